@@ -4,6 +4,7 @@
 // A fragment's buffer is the flat f32 vector of its pieces, one after the other.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -74,6 +75,10 @@ bool is_embedding_like(std::string_view tensor_name);
 // Binpack: largest first into the emptiest bin, ties by name, then lowest bin; embedding-like tensors form
 // fragments of their own. `tensors` keep their order in the layout; their merge mode is set here.
 Result<Layout> make_layout(std::vector<TensorSpec> tensors, const LayoutOptions& options);
+
+// First 8 bytes of the SHA-256 of each tensor's name, shape, dtype, merge mode and pieces with their
+// fragments: lets a refused learner name the first tensor that differs.
+std::vector<std::array<std::uint8_t, 8>> tensor_hashes(const Layout& layout);
 
 // The first difference in words ("tensor 3: name a, there b"), empty if equal.
 std::string first_difference(const Layout& here, const Layout& there);

@@ -105,6 +105,7 @@ struct Hello {
   SessionToken session{};  // of the session to resume
   Proof proof{};
   Digest32 layout{};
+  std::uint64_t values = 0;  // of the whole layout; decides the automatic codec
   std::vector<ContractPair> contract;
   std::vector<Held> held;  // one per fragment, or empty
   std::uint64_t tokens = 0;
@@ -121,6 +122,7 @@ struct Hello {
     f("session", s.session);
     f("proof", s.proof);
     f("layout", s.layout);
+    f("values", s.values);
     f("contract", s.contract, Max{64});
     f("held", s.held, Max{kMaxFragments});
     f("tokens", s.tokens);
@@ -168,6 +170,7 @@ struct Welcome {
   std::vector<std::uint64_t> versions;
   std::uint64_t global_step = 0;
   std::uint64_t durable_step = 0;
+  std::uint64_t seat_tokens = 0;  // highest cumulative count of this seat; a process without a snapshot goes on from it
   Settings settings;
   template <class S, class F>
   static void fields(S& s, F&& f) {
@@ -184,6 +187,7 @@ struct Welcome {
     f("versions", s.versions, Max{kMaxFragments});
     f("global_step", s.global_step);
     f("durable_step", s.durable_step);
+    f("seat_tokens", s.seat_tokens);
     f("settings", s.settings);
   }
   bool operator==(const Welcome&) const = default;
@@ -195,11 +199,13 @@ struct Refused {
   RefuseCode code = RefuseCode::kProtocol;
   std::uint8_t retryable = 0;
   std::string text;
+  std::vector<std::array<std::uint8_t, 8>> tensors;  // kLayout: tensor_hashes() of the run's layout
   template <class S, class F>
   static void fields(S& s, F&& f) {
     f("code", s.code);
     f("retryable", s.retryable);
     f("text", s.text, Max{4096});
+    f("tensors", s.tensors, Max{1U << 20});
   }
   bool operator==(const Refused&) const = default;
 };

@@ -25,6 +25,8 @@ using Seat = std::uint32_t;
 
 // ---- events ----------------------------------------------------------------------------------------------
 
+// The first event of any kind also starts the core (resume: MakeImages); the server begins with Tick.
+//
 // First frame of a control stream. The server has checked the proof; `fresh_session` is random.
 struct HelloArrived {
   ConnId conn = 0;
@@ -170,6 +172,7 @@ struct LoadInit {
   JobId job = 0;
   std::uint32_t fragment = 0;
   BufferId buffer = 0;
+  wire::Digest16 digest{};  // XXH3-128 the bytes must have
 };
 struct InspectPush {
   JobId job = 0;
@@ -222,6 +225,7 @@ struct CoreState {
   Ledger ledger;
   std::vector<Fork> forks;
   std::vector<wire::ContractPair> contract;
+  std::string finish_reason;  // not empty: the run was asked to end
   bool operator==(const CoreState&) const = default;
 };
 struct Checkpoint {
@@ -320,6 +324,7 @@ enum class Durability : std::uint8_t { kCommit, kInterval };
 
 struct CoreOptions {
   std::string run_id;
+  std::uint64_t term = 1;            // of this life of the syncer, already durable
   std::uint32_t learners = 1;        // expected at start
   std::uint32_t quorum = 0;          // 0: auto
   bool quorum_all = false;
@@ -349,7 +354,7 @@ struct CoreOptions {
 // What a checkpoint gave back at start.
 struct Restored {
   Layout layout;
-  CoreState state;  // as it was written; the core starts a new term
+  CoreState state;  // as it was written; the core starts the term of CoreOptions
 };
 
 enum class RunPhase : std::uint8_t { kWaiting, kInitialising, kTraining, kSweeping, kFinal, kEnded };
