@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every message of the protocol, declared once as a list of fields. Encoder, decoder, size bound, printer and
-// fuzz generator (codec.h) all walk `fields`. Format page: docs/internals/protocol.md.
+// Every message of the protocol, declared once as a list of fields. Encoder, decoder, size bound,
+// printer and fuzz generator (codec.h) all walk `fields`. Format page: docs/internals/protocol.md.
 // A decoder ignores extra trailing bytes (a newer minor) and refuses missing ones.
 #pragma once
 
@@ -26,23 +26,55 @@ inline constexpr std::uint32_t kDefaultChunkBytes = 1U << 20;
 inline constexpr std::uint32_t kMaxUnadmittedBytes = 16U << 10;
 
 enum class Type : std::uint8_t {
-  kChallenge = 1, kHello = 2, kWelcome = 3, kRefused = 4, kAttach = 5, kAttached = 6, kPull = 7,
-  kCancel = 8, kVerdict = 9, kHeartbeat = 10, kLeave = 11, kFinish = 12, kLimit = 13, kFinal = 14,
-  kFinalAck = 15, kGoodbye = 16, kOffer = 17, kHave = 18, kDone = 19, kData = 20, kMetric = 21,
+  kChallenge = 1,
+  kHello = 2,
+  kWelcome = 3,
+  kRefused = 4,
+  kAttach = 5,
+  kAttached = 6,
+  kPull = 7,
+  kCancel = 8,
+  kVerdict = 9,
+  kHeartbeat = 10,
+  kLeave = 11,
+  kFinish = 12,
+  kLimit = 13,
+  kFinal = 14,
+  kFinalAck = 15,
+  kGoodbye = 16,
+  kOffer = 17,
+  kHave = 18,
+  kDone = 19,
+  kData = 20,
+  kMetric = 21,
   kChunk = 22
 };
 
 enum class Role : std::uint8_t { kLearner = 0, kController = 1, kObserver = 2 };
 enum class Phase : std::uint8_t { kLoad = 0, kTrain = 1, kEval = 2, kSnapshot = 3, kPaused = 4 };
 using yeto::CodecId;
-enum class TransferKind : std::uint8_t { kLayout = 0, kInit = 1, kPush = 2, kBroadcast = 3, kFinal = 4 };
+enum class TransferKind : std::uint8_t {
+  kLayout = 0,
+  kInit = 1,
+  kPush = 2,
+  kBroadcast = 3,
+  kFinal = 4
+};
 enum class Outcome : std::uint8_t { kMerged = 0, kCarried = 1, kDropped = 2 };
 enum class LeaveReason : std::uint8_t { kDone = 0, kPreempted = 1, kError = 2 };
 enum class FinishMode : std::uint8_t { kFinish = 0, kNow = 1 };
 enum class DataAction : std::uint8_t { kRequest = 0, kGrant = 1, kComplete = 2, kReturn = 3 };
 enum class RefuseCode : std::uint16_t {
-  kProtocol = 1, kRun = 2, kProof = 3, kSeat = 4, kLayout = 5, kContract = 6, kBusySeat = 7,
-  kEnded = 8, kFull = 9, kRole = 10
+  kProtocol = 1,
+  kRun = 2,
+  kProof = 3,
+  kSeat = 4,
+  kLayout = 5,
+  kContract = 6,
+  kBusySeat = 7,
+  kEnded = 8,
+  kFull = 9,
+  kRole = 10
 };
 
 using Nonce = std::array<std::uint8_t, 32>;
@@ -69,7 +101,7 @@ struct ContractPair {
 
 // A version of a fragment together with the term it was committed in.
 struct Held {
-  std::uint64_t term = 0;     // 0: nothing held
+  std::uint64_t term = 0;  // 0: nothing held
   std::uint64_t version = 0;
   template <class S, class F>
   static void fields(S& s, F&& f) {
@@ -152,9 +184,9 @@ struct Settings {
   bool operator==(const Settings&) const = default;
 };
 
-// S→L. `valid[p]` is the highest version of fragment p whose bytes the learner may keep (the fork point for
-// its held term, or the current version in the same term); `versions[p]` the current one. Both are empty
-// while the state is not initialised.
+// S→L. `valid[p]` is the highest version of fragment p whose bytes the learner may keep (the fork
+// point for its held term, or the current version in the same term); `versions[p]` the current one.
+// Both are empty while the state is not initialised.
 struct Welcome {
   static constexpr Type kType = Type::kWelcome;
   std::uint32_t seat = 0;
@@ -170,7 +202,8 @@ struct Welcome {
   std::vector<std::uint64_t> versions;
   std::uint64_t global_step = 0;
   std::uint64_t durable_step = 0;
-  std::uint64_t seat_tokens = 0;  // highest cumulative count of this seat; a process without a snapshot goes on from it
+  std::uint64_t seat_tokens =
+      0;  // highest cumulative count of this seat; a process without a snapshot goes on from it
   Settings settings;
   template <class S, class F>
   static void fields(S& s, F&& f) {
@@ -413,7 +446,7 @@ struct Offer {
   Digest16 digest{};  // XXH3-128 of the decoded bytes: BROADCAST, INIT, FINAL
   std::uint64_t round = 0;
   std::uint32_t attempt = 0;
-  std::uint64_t c_steps = 0;   // steps and tokens since the last delta
+  std::uint64_t c_steps = 0;  // steps and tokens since the last delta
   std::uint64_t c_tokens = 0;
   double norm = 0.0;
   template <class S, class F>
@@ -493,8 +526,8 @@ struct Metric {
   bool operator==(const Metric&) const = default;
 };
 
-// Part of a transfer. On the hot path the bytes are sent from and read into the transfer's own buffer;
-// this struct is the declared form.
+// Part of a transfer. On the hot path the bytes are sent from and read into the transfer's own
+// buffer; this struct is the declared form.
 struct Chunk {
   static constexpr Type kType = Type::kChunk;
   std::uint64_t transfer = 0;
@@ -509,8 +542,8 @@ struct Chunk {
   bool operator==(const Chunk&) const = default;
 };
 
-using Message = std::variant<Challenge, Hello, Welcome, Refused, Attach, Attached, Pull, Cancel, Verdict,
-                             LearnerBeat, SyncerBeat, Leave, Finish, Limit, Final, FinalAck, Goodbye,
-                             Offer, Have, Done, Data, Metric, Chunk>;
+using Message = std::variant<Challenge, Hello, Welcome, Refused, Attach, Attached, Pull, Cancel,
+                             Verdict, LearnerBeat, SyncerBeat, Leave, Finish, Limit, Final,
+                             FinalAck, Goodbye, Offer, Have, Done, Data, Metric, Chunk>;
 
 }  // namespace yeto::wire
