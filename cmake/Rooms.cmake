@@ -12,6 +12,10 @@ target_compile_options(yeto_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow 
 if(YETO_WERROR)
   target_compile_options(yeto_options INTERFACE -Werror)
 endif()
+# g++ 12 reports -Wrestrict wrongly for `"text" + std::string` (GCC bug 105651).
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  target_compile_options(yeto_options INTERFACE -Wno-restrict)
+endif()
 if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
   target_compile_options(yeto_options INTERFACE -Wthread-safety)
 endif()
