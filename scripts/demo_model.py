@@ -87,7 +87,7 @@ def gguf_folder() -> Path:
 
 
 def remove_quantisation_marks(model: Any) -> None:
-    """What Transformers notes when it has dequantised would make the saved folder look quantised."""
+    """Transformers notes that it dequantised; a saved folder would then look quantised."""
     for thing in (model, model.config, getattr(model, "generation_config", None)):
         for mark in ("quantization_config", "_pre_quantization_dtype"):
             if thing is not None and mark in vars(thing):
