@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TERM and INT: the first asks for the end of the running step, the second ends at once."""
+
+import os
+import signal
+from types import FrameType
+
+PREEMPTED = 81
+
+
+class Preempted(Exception):
+    """A signal asked this process to end."""
+
+
+class StopRequest:
+    """Installed once, on the main thread. `check` raises Preempted after the first signal."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def install(self) -> None:
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+
+    def check(self) -> None:
+        if self.requested:
+            raise Preempted
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            os._exit(PREEMPTED)
+        self.requested = True
