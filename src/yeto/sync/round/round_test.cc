@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: quorum, grace, pacing and the judgement of pushes. Method: pure calls with injected time.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "yeto/sync/round/round.h"
+
+namespace yeto::sync {
+namespace {
+
+Attempt attempt_of(std::initializer_list<Duty> duties) {
+  Attempt out;
+  out.round = 1;
+  std::uint32_t seat = 0;
+  for (const Duty duty : duties) {
+    out.duties[seat++] = duty;
+  }
+  return out;
+}
+
+TEST(RoundTest, QuorumIsAllUpToTwoElseThreeQuartersRoundedUp) {
+  RoundOptions options;
+  const std::uint32_t expected[] = {1, 2, 3, 3, 4, 5, 6, 6};
+  for (std::uint32_t members = 1; members <= 8; ++members) {
+    options.learners = members;
+    EXPECT_EQ(quorum_of(options, 1), expected[members - 1]) << members;
+  }
+  options.learners = 2;
+  EXPECT_EQ(quorum_of(options, 8), 6u) << "late joiners raise the quorum";
+  options.quorum = 5;
+  EXPECT_EQ(quorum_of(options, 8), 5u);
+  options.quorum_all = true;
+  EXPECT_EQ(quorum_of(options, 8), 8u);
+}
+
+TEST(RoundTest, GraceFollowsTheFormula) {
+  RoundOptions options;
+  EXPECT_EQ(*grace_of(options, kSecond, kSecond / 2, kSecond / 2), 800 * kMillisecond);
+  EXPECT_EQ(*grace_of(options, kSecond, 3 * kSecond, 0), 0);
+  EXPECT_FALSE(grace_of(options, std::nullopt, 0, 0));
+  options.grace_cap = 100 * kMillisecond;
+  EXPECT_EQ(*grace_of(options, kSecond, 0, 0), 100 * kMillisecond);
+}
+
+TEST(RoundTest, PaceIsTheStepTimeOfTheKthFastest) {
+  EXPECT_EQ(pace_of({3, 1, 2}, 2), 2);
+  EXPECT_EQ(pace_of({3}, 2), std::nullopt);
+  EXPECT_EQ(pace_of({}, 0), std::nullopt);
+}
+
+TEST(RoundTest, LaunchIntervalIsTheLargerOfFloorAndHSteps) {
+  RoundOptions options;
+  options.sync_interval_steps = 24;
+  EXPECT_EQ(launch_interval(options, kSecond, 8), 3 * kSecond);
+  EXPECT_EQ(launch_interval(options, std::nullopt, 8), 0);
+  options.min_round = 5 * kSecond;
+  EXPECT_EQ(launch_interval(options, kSecond, 8), 5 * kSecond);
+  EXPECT_EQ(steps_to_capture(options, 8), 3u);
+  EXPECT_EQ(steps_to_capture(options, 48), 1u);
+}
+
+TEST(RoundTest, NeverClosesWithoutAnAcceptedPush) {
+  RoundOptions options;
+  options.learners = 3;
+  auto waiting = attempt_of({Duty::kOutstanding, Duty::kGone, Duty::kGone});
+  EXPECT_EQ(decide(options, waiting, kSecond, 0, 10 * kSecond).kind, Decision::Kind::kWait);
+  auto nobody = attempt_of({Duty::kDropped, Duty::kGone, Duty::kEmpty});
+  EXPECT_EQ(decide(options, nobody, kSecond, 0, 10 * kSecond).kind, Decision::Kind::kAbandon);
+}
+
+TEST(RoundTest, QuorumShrinksToWhatCanStillCome) {
+  RoundOptions options;
+  options.learners = 4;  // K = 3
+  auto attempt = attempt_of({Duty::kAccepted, Duty::kGone, Duty::kGone, Duty::kOutstanding});
+  // min(3, 1 + 1) = 2 are needed.
+  EXPECT_EQ(decide(options, attempt, kSecond, 0, kSecond).kind, Decision::Kind::kWait);
+  EXPECT_EQ(attempt.quorum_at, 0);
+  attempt.duties[3] = Duty::kGone;
+  EXPECT_EQ(decide(options, attempt, kSecond, 0, kSecond).kind, Decision::Kind::kClose);
+}
+
+TEST(RoundTest, GraceOpensOnceAtQuorumAndEndsTheRound) {
+  RoundOptions options;
+  options.learners = 4;
+  auto attempt = attempt_of({Duty::kAccepted, Duty::kAccepted, Duty::kAccepted, Duty::kOutstanding});
+  attempt.launched = 0;
+  const Nanos quorum = kSecond / 2;
+  auto first = decide(options, attempt, kSecond, kSecond / 2, quorum);
+  EXPECT_EQ(first.kind, Decision::Kind::kWait);
+  EXPECT_EQ(first.until, quorum + 800 * kMillisecond);
+  // A slower pace seen later does not move the window.
+  auto second = decide(options, attempt, 9 * kSecond, 0, quorum + 799 * kMillisecond);
+  EXPECT_EQ(second.until, first.until);
+  EXPECT_EQ(decide(options, attempt, kSecond, 0, first.until).kind, Decision::Kind::kClose);
+}
+
+TEST(RoundTest, UnknownPaceWaitsForAllLiveUpToTheTimeout) {
+  RoundOptions options;
+  options.learners = 4;
+  options.round_timeout = 10 * kSecond;
+  auto attempt = attempt_of({Duty::kAccepted, Duty::kAccepted, Duty::kAccepted, Duty::kOutstanding});
+  EXPECT_EQ(decide(options, attempt, std::nullopt, 0, 9 * kSecond).kind, Decision::Kind::kWait);
+  EXPECT_EQ(decide(options, attempt, std::nullopt, 0, 10 * kSecond).kind, Decision::Kind::kClose);
+}
+
+TEST(RoundTest, TimeoutBelowQuorumKeepsTheAcceptedAndAsksAgain) {
+  RoundOptions options;
+  options.learners = 4;
+  options.round_timeout = 10 * kSecond;
+  auto attempt = attempt_of({Duty::kAccepted, Duty::kOutstanding, Duty::kOutstanding});
+  EXPECT_EQ(decide(options, attempt, kSecond, 0, 10 * kSecond).kind, Decision::Kind::kAskAgain);
+}
+
+TEST(RoundTest, SweepWaitsForEveryLiveMember) {
+  RoundOptions options;
+  options.learners = 4;
+  options.quorum = 1;
+  auto attempt = attempt_of({Duty::kAccepted, Duty::kOutstanding});
+  attempt.sweep = true;
+  EXPECT_EQ(decide(options, attempt, kSecond, 0, 100 * kSecond).kind, Decision::Kind::kWait);
+  attempt.duties[1] = Duty::kEmpty;
+  EXPECT_EQ(decide(options, attempt, kSecond, 0, 100 * kSecond).kind, Decision::Kind::kClose);
+}
+
+TEST(RoundTest, PushesAreJudgedByTheirOffer) {
+  auto attempt = attempt_of({Duty::kOutstanding, Duty::kAccepted});
+  attempt.fragment = 3;
+  attempt.base_version = 7;
+  PushClaim good{.seat = 0, .round = 1, .attempt = 0, .fragment = 3, .base_version = 7, .bytes = 40,
+                 .bytes_expected = 40};
+  EXPECT_EQ(objection_to(attempt, good), "");
+  auto claim = good;
+  claim.seat = 5;
+  EXPECT_NE(objection_to(attempt, claim).find("did not capture"), std::string::npos);
+  claim = good;
+  claim.base_version = 6;
+  EXPECT_NE(objection_to(attempt, claim).find("base version 6"), std::string::npos);
+  claim = good;
+  claim.bytes = 39;
+  EXPECT_NE(objection_to(attempt, claim).find("39 bytes"), std::string::npos);
+  claim = good;
+  claim.seat = 1;
+  EXPECT_NE(objection_to(attempt, claim).find("answered round"), std::string::npos);
+  claim = good;
+  claim.fragment = 2;
+  EXPECT_NE(objection_to(attempt, claim).find("fragment 3, not 2"), std::string::npos);
+  claim = good;
+  claim.attempt = 1;
+  EXPECT_NE(objection_to(attempt, claim).find("attempt 1"), std::string::npos);
+}
+
+TEST(RoundTest, OutliersNeedEightNormsToCompareWith) {
+  NormWatch watch;
+  for (int i = 0; i < 7; ++i) {
+    watch.add(1.0);
+    watch.add(0.0);
+  }
+  EXPECT_FALSE(watch.outlier(1e9));
+  watch.add(1.0);
+  EXPECT_TRUE(watch.outlier(1.0001e4));
+  EXPECT_FALSE(watch.outlier(1e4));
+}
+
+}  // namespace
+}  // namespace yeto::sync
