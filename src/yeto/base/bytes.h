@@ -2,6 +2,7 @@
 // Byte sequences and little-endian readers and writers. All wire and file formats are little-endian.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
@@ -42,10 +43,14 @@ class ByteWriter {
   template <class T>
     requires std::is_arithmetic_v<T>
   void number(T value) {
-    const auto* bytes = reinterpret_cast<const std::uint8_t*>(&value);
-    out_.insert(out_.end(), bytes, bytes + sizeof(T));
+    raw({reinterpret_cast<const std::uint8_t*>(&value), sizeof(T)});
   }
-  void raw(ByteView bytes) { out_.insert(out_.end(), bytes.begin(), bytes.end()); }
+  // Not vector::insert: g++ 12 sees overflows in it that are not there.
+  void raw(ByteView bytes) {
+    const std::size_t before = out_.size();
+    out_.resize(before + bytes.size());
+    std::copy(bytes.begin(), bytes.end(), out_.begin() + static_cast<std::ptrdiff_t>(before));
+  }
 
  private:
   Bytes& out_;

@@ -8,8 +8,18 @@
 
 namespace yeto {
 
-enum class DType : std::uint8_t { kF32 = 0, kBf16 = 1, kF16 = 2, kF64 = 3, kI64 = 4, kI32 = 5,
-                                  kI16 = 6, kI8 = 7, kU8 = 8, kBool = 9 };
+enum class DType : std::uint8_t {
+  kF32 = 0,
+  kBf16 = 1,
+  kF16 = 2,
+  kF64 = 3,
+  kI64 = 4,
+  kI32 = 5,
+  kI16 = 6,
+  kI8 = 7,
+  kU8 = 8,
+  kBool = 9
+};
 
 // How values travel: f32, bf16 or 4-bit blocks (codec room).
 enum class CodecId : std::uint8_t { kF32 = 0, kBf16 = 1, kQ4 = 2 };

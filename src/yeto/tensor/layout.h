@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layout: the ordered trainable tensors of a run and how their values are dealt over fragments.
-// Every learner of a run has the same layout; its fingerprint (SHA-256 of the canonical encoding) says so.
-// A fragment's buffer is the flat f32 vector of its pieces, one after the other.
+// Every learner of a run has the same layout; its fingerprint (SHA-256 of the canonical encoding)
+// says so. A fragment's buffer is the flat f32 vector of its pieces, one after the other.
 #pragma once
 
 #include <array>
@@ -20,6 +20,8 @@ namespace yeto {
 
 inline constexpr std::uint32_t kMaxFragments = 512;
 inline constexpr std::size_t kMaxLayoutBytes = std::size_t{256} << 20;
+inline constexpr std::size_t kMaxTensorNameBytes = 1024;
+inline constexpr std::size_t kMaxDimensions = 16;
 
 // How the deltas of one tensor are averaged (merge room).
 enum class MergeMode : std::uint8_t { kAvg = 0, kRda = 1 };
@@ -31,6 +33,8 @@ struct TensorSpec {
   DType dtype = DType::kF32;
   MergeMode merge = MergeMode::kRda;
   std::uint64_t values() const;  // product of the shape; 1 for a scalar
+  // kData for an empty or too long name, a shape without values or with more than 2^60 of them.
+  Status check() const;
   bool operator==(const TensorSpec&) const = default;
 };
 
@@ -56,8 +60,8 @@ struct Layout {
   std::uint64_t values() const;
   std::uint64_t largest_fragment() const;  // in values
   Bytes encode() const;
-  // Refuses (kData) what is not canonical: unknown codes, pieces that do not cover every value exactly once,
-  // more than kMaxFragments fragments, doubled or empty names.
+  // Refuses (kData) what is not canonical: unknown codes, pieces that do not cover every value
+  // exactly once, more than kMaxFragments fragments, doubled or empty names.
   static Result<Layout> decode(ByteView bytes);
   Sha256 fingerprint() const;
   bool operator==(const Layout&) const = default;
@@ -72,12 +76,13 @@ struct LayoutOptions {
 // embed, wte, wpe, lm_head, shared.weight.
 bool is_embedding_like(std::string_view tensor_name);
 
-// Binpack: largest first into the emptiest bin, ties by name, then lowest bin; embedding-like tensors form
-// fragments of their own. `tensors` keep their order in the layout; their merge mode is set here.
+// Binpack: largest first into the emptiest bin, ties by name, then lowest bin; embedding-like
+// tensors form fragments of their own. `tensors` keep their order in the layout; their merge mode
+// is set here.
 Result<Layout> make_layout(std::vector<TensorSpec> tensors, const LayoutOptions& options);
 
-// First 8 bytes of the SHA-256 of each tensor's name, shape, dtype, merge mode and pieces with their
-// fragments: lets a refused learner name the first tensor that differs.
+// First 8 bytes of the SHA-256 of each tensor's name, shape, dtype, merge mode and pieces with
+// their fragments: lets a refused learner name the first tensor that differs.
 std::vector<std::array<std::uint8_t, 8>> tensor_hashes(const Layout& layout);
 
 // The first difference in words ("tensor 3: name a, there b"), empty if equal.
