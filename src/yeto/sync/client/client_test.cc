@@ -1,0 +1,796 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: the learner's rules of protocol and step boundary. Method: events are injected by hand, the
+// actions are compared; no socket, no thread, no value.
+#include "yeto/sync/client/client.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "yeto/codec/codec.h"
+
+namespace yeto::sync::client {
+namespace {
+
+using wire::TransferKind;
+
+constexpr std::uint64_t kTerm = 3;
+
+Layout two_fragments() {
+  LayoutOptions options;
+  options.fragments = 2;
+  std::vector<TensorSpec> tensors = {{"a.weight", {4, 2}, DType::kF32, MergeMode::kRda},
+                                     {"b.weight", {6}, DType::kF32, MergeMode::kRda}};
+  return make_layout(std::move(tensors), options).value();
+}
+
+template <class T>
+std::vector<T> all(const Actions& actions) {
+  std::vector<T> found;
+  for (const Action& action : actions) {
+    if (const T* match = std::get_if<T>(&action)) {
+      found.push_back(*match);
+    }
+  }
+  return found;
+}
+
+template <class T>
+std::optional<T> one(const Actions& actions) {
+  const std::vector<T> found = all<T>(actions);
+  EXPECT_LE(found.size(), 1U);
+  return found.empty() ? std::nullopt : std::optional<T>(found.front());
+}
+
+template <class M>
+std::optional<M> sent(const Actions& actions) {
+  for (const Send& send : all<Send>(actions)) {
+    if (const M* message = std::get_if<M>(&send.message)) {
+      return *message;
+    }
+  }
+  return std::nullopt;
+}
+
+// Position of the first action of type T about a fragment, or the number of actions.
+template <class T>
+std::size_t position(const Actions& actions, std::uint32_t fragment) {
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (const T* match = std::get_if<T>(&actions[i]); match && match->fragment == fragment) {
+      return i;
+    }
+  }
+  return actions.size();
+}
+
+class ClientTest : public testing::Test {
+ protected:
+  ClientTest() : layout_(two_fragments()), client_(options(), layout_) {}
+
+  static ClientOptions options() {
+    ClientOptions options;
+    options.run_id = "run";
+    options.seat = 1;
+    options.incarnation = 77;
+    return options;
+  }
+
+  static wire::Welcome welcome(std::vector<std::uint64_t> versions, std::uint64_t term = kTerm) {
+    wire::Welcome welcome;
+    welcome.seat = 1;
+    welcome.session.fill(9);
+    welcome.term = term;
+    welcome.valid = versions;
+    welcome.versions = std::move(versions);
+    return welcome;
+  }
+
+  Actions admit(std::vector<std::uint64_t> versions, std::uint64_t term = kTerm) {
+    return client_.on(Admitted{welcome(std::move(versions), term)});
+  }
+
+  wire::Offer offer(TransferKind kind, std::uint32_t fragment, std::uint64_t version) {
+    wire::Offer offer;
+    offer.transfer = ++transfer_;
+    offer.kind = kind;
+    offer.term = client_.run().term;
+    offer.fragment = fragment;
+    offer.version = version;
+    offer.bytes = layout_.fragments[fragment].values * 4;
+    return offer;
+  }
+
+  // A transfer from OFFER to a verified image.
+  Actions deliver(TransferKind kind, std::uint32_t fragment, std::uint64_t version,
+                  bool intact = true) {
+    const auto accept = one<Accept>(client_.on(OfferArrived{offer(kind, fragment, version)}));
+    EXPECT_TRUE(accept);
+    EXPECT_TRUE(one<CheckImage>(client_.on(ImageArrived{accept->image})));
+    last_image_ = accept->image;
+    return client_.on(ImageChecked{accept->image, intact});
+  }
+  Actions broadcast(std::uint32_t fragment, std::uint64_t version) {
+    return deliver(TransferKind::kBroadcast, fragment, version);
+  }
+
+  Actions pull(std::uint32_t fragment, std::uint64_t round, std::uint64_t base, bool sweep = false,
+               std::uint64_t at_step = 0, std::uint32_t attempt = 1) {
+    wire::Pull pull;
+    pull.term = client_.run().term;
+    pull.fragment = fragment;
+    pull.round = round;
+    pull.attempt = attempt;
+    pull.base_version = base;
+    pull.sweep = sweep ? 1 : 0;
+    pull.at_step = at_step;
+    return client_.on(MessageArrived{pull});
+  }
+
+  Actions step(std::uint64_t tokens = 10) {
+    now_ += kSecond;
+    client_.step(tokens, now_);
+    return client_.boundary();
+  }
+
+  // Admitted, all fragments overwritten by version 0.
+  void join() {
+    admit({0, 0});
+    broadcast(0, 0);
+    broadcast(1, 0);
+    client_.boundary();
+    ASSERT_TRUE(client_.ready());
+  }
+
+  Layout layout_;
+  Client client_;
+  std::uint64_t transfer_ = 0;
+  ImageId last_image_ = 0;
+  Nanos now_ = 0;
+};
+
+TEST_F(ClientTest, HelloNamesWhatIsHeld) {
+  EXPECT_EQ(client_.hello().held, (std::vector<wire::Held>{{0, 0}, {0, 0}}));
+  EXPECT_EQ(client_.hello().layout, layout_.fingerprint());
+  EXPECT_EQ(client_.hello().values, 14U);
+  join();
+  EXPECT_EQ(client_.hello().held, (std::vector<wire::Held>{{kTerm, 0}, {kTerm, 0}}));
+  EXPECT_EQ(client_.hello().session, welcome({0, 0}).session);
+}
+
+TEST_F(ClientTest, NothingIsReadyUntilEveryFragmentWasOverwritten) {
+  EXPECT_FALSE(client_.ready());
+  admit({0, 0});
+  EXPECT_FALSE(client_.ready());
+  broadcast(0, 0);
+  const Actions actions = client_.boundary();
+  ASSERT_TRUE(one<Apply>(actions));
+  EXPECT_EQ(one<Apply>(actions)->mode, ApplyMode::kOverwrite);
+  EXPECT_FALSE(client_.ready());
+  broadcast(1, 0);
+  client_.boundary();
+  EXPECT_TRUE(client_.ready());
+}
+
+TEST_F(ClientTest, TheDonorGivesLayoutAtOnceAndInitialValuesAtABoundary) {
+  admit({});
+  wire::Pull ask;
+  ask.term = kTerm;
+  ask.fragment = wire::kLayoutFragment;
+  const auto layout = one<SendLayout>(client_.on(MessageArrived{ask}));
+  ASSERT_TRUE(layout);
+  EXPECT_EQ(layout->offer.kind, TransferKind::kLayout);
+  EXPECT_EQ(layout->offer.bytes, layout_.encode().size());
+
+  ask.fragment = 1;
+  EXPECT_TRUE(client_.on(MessageArrived{ask}).empty());
+  const auto take = one<TakeInit>(client_.boundary());
+  ASSERT_TRUE(take);
+  EXPECT_EQ(take->fragment, 1U);
+  wire::Digest16 digest{};
+  digest.fill(5);
+  const auto body = one<SendBody>(client_.on(InitEncoded{take->ticket, digest}));
+  ASSERT_TRUE(body);
+  EXPECT_EQ(body->offer.kind, TransferKind::kInit);
+  EXPECT_EQ(body->offer.digest, digest);
+  EXPECT_EQ(body->offer.bytes, layout_.fragments[1].values * 4);
+  EXPECT_TRUE(all<TakeInit>(client_.boundary()).empty());
+}
+
+TEST_F(ClientTest, PullOfTheHeldBaseIsAnsweredBeforeItsBroadcastIsApplied) {
+  join();
+  pull(0, 1, 0);
+  broadcast(0, 1);  // others closed the round: this learner is a straggler
+  const Actions actions = step(10);
+  EXPECT_LT(position<TakePush>(actions, 0), position<Apply>(actions, 0));
+  EXPECT_LT(position<Apply>(actions, 0), actions.size());
+  EXPECT_EQ(one<Apply>(actions)->mode, ApplyMode::kAfterPush);
+  EXPECT_EQ(client_.fragment(0).anchor, (wire::Held{kTerm, 1}));
+}
+
+TEST_F(ClientTest, PushCountsStepsAndTokensSinceTheLastDelta) {
+  join();
+  step(10);
+  step(20);
+  pull(1, 2, 0);
+  const auto take = one<TakePush>(step(30));
+  ASSERT_TRUE(take);
+  EXPECT_EQ(take->fragment, 1U);
+  const auto body = one<SendBody>(client_.on(PushEncoded{take->ticket, true, 1.5}));
+  ASSERT_TRUE(body);
+  EXPECT_EQ(body->offer.kind, TransferKind::kPush);
+  EXPECT_EQ(body->offer.round, 2U);
+  EXPECT_EQ(body->offer.base_version, 0U);
+  EXPECT_EQ(body->offer.c_steps, 3U);
+  EXPECT_EQ(body->offer.c_tokens, 60U);
+  EXPECT_DOUBLE_EQ(body->offer.norm, 1.5);
+  client_.on(BodySent{take->ticket, true});
+  EXPECT_EQ(client_.counters().pushes, 1U);
+  EXPECT_EQ(client_.fragment(1).work, Work{});
+  EXPECT_EQ(client_.fragment(0).work, (Work{3, 60}));
+}
+
+TEST_F(ClientTest, PullOfALaterBaseWaitsForItsBroadcast) {
+  join();
+  pull(0, 3, 1);
+  EXPECT_TRUE(all<TakePush>(step()).empty());
+  EXPECT_EQ(client_.pulls_waiting(), 1U);
+  EXPECT_EQ(client_.staleness_max(), 1U);
+  broadcast(0, 1);
+  EXPECT_TRUE(one<Apply>(step()));
+  EXPECT_EQ(client_.staleness_max(), 0U);
+  const auto take = one<TakePush>(step());
+  ASSERT_TRUE(take);
+  EXPECT_EQ(client_.pulls_waiting(), 0U);
+}
+
+TEST_F(ClientTest, PullOfAnOlderBaseIsDropped) {
+  join();
+  broadcast(0, 2);
+  step();
+  pull(0, 1, 1);
+  EXPECT_TRUE(all<TakePush>(step()).empty());
+  EXPECT_EQ(client_.pulls_waiting(), 0U);
+}
+
+TEST_F(ClientTest, AtLeastOneStepLiesBetweenTwoDeltas) {
+  join();
+  pull(0, 1, 0);
+  EXPECT_TRUE(one<TakePush>(step()));
+  pull(0, 1, 0, false, 0, 2);
+  EXPECT_TRUE(client_.boundary().empty());
+  EXPECT_TRUE(one<TakePush>(step()));
+}
+
+TEST_F(ClientTest, NothingIsPushedBeforeTheFirstStep) {
+  join();
+  pull(0, 1, 0);
+  EXPECT_TRUE(client_.boundary().empty());
+}
+
+TEST_F(ClientTest, ANewerAttemptReplacesTheWaitingPullAndAnOlderOneDoesNot) {
+  join();
+  pull(0, 1, 0, false, 0, 2);
+  pull(0, 1, 0, false, 0, 1);
+  const auto take = one<TakePush>(step());
+  const auto body = one<SendBody>(client_.on(PushEncoded{take->ticket, true, 0.0}));
+  EXPECT_EQ(body->offer.attempt, 2U);
+}
+
+TEST_F(ClientTest, PullOfAnotherTermIsIgnored) {
+  join();
+  wire::Pull late;
+  late.term = kTerm - 1;
+  late.round = 1;
+  EXPECT_TRUE(client_.on(MessageArrived{late}).empty());
+  EXPECT_TRUE(all<TakePush>(step()).empty());
+}
+
+TEST_F(ClientTest, PullIsHeldUntilItsStep) {
+  join();
+  pull(0, 1, 0, false, 3);
+  EXPECT_TRUE(all<TakePush>(step()).empty());
+  EXPECT_TRUE(all<TakePush>(step()).empty());
+  EXPECT_TRUE(one<TakePush>(step()));
+}
+
+TEST_F(ClientTest, CancelDropsThePullThatIsNotAnswered) {
+  join();
+  pull(0, 1, 0);
+  client_.on(MessageArrived{wire::Cancel{1, 1}});
+  EXPECT_TRUE(all<TakePush>(step()).empty());
+}
+
+TEST_F(ClientTest, CancelKeepsBackTheDeltaThatIsBeingEncoded) {
+  join();
+  pull(0, 1, 0);
+  const auto take = one<TakePush>(step(10));
+  client_.on(MessageArrived{wire::Cancel{1, 1}});
+  const Actions actions = client_.on(PushEncoded{take->ticket, true, 1.0});
+  EXPECT_TRUE(all<SendBody>(actions).empty());
+  EXPECT_TRUE(one<DropBody>(actions));
+  EXPECT_EQ(client_.fragment(0).returned, (Work{1, 10}));
+}
+
+TEST_F(ClientTest, CancelOfAnotherAttemptChangesNothing) {
+  join();
+  pull(0, 1, 0, false, 0, 2);
+  client_.on(MessageArrived{wire::Cancel{1, 1}});
+  EXPECT_TRUE(one<TakePush>(step()));
+}
+
+TEST_F(ClientTest, TheNewestImageWins) {
+  join();
+  broadcast(0, 1);
+  const ImageId older = last_image_;
+  const auto dropped = one<DropImage>(broadcast(0, 2));
+  ASSERT_TRUE(dropped);
+  EXPECT_EQ(dropped->image, older);
+  const auto apply = one<Apply>(step());
+  ASSERT_TRUE(apply);
+  EXPECT_EQ(apply->version, 2U);
+}
+
+TEST_F(ClientTest, AnImageThatIsHeldAlreadyIsNotAppliedAgain) {
+  join();
+  EXPECT_TRUE(one<DropImage>(broadcast(0, 0)));
+  EXPECT_TRUE(all<Apply>(step()).empty());
+}
+
+TEST_F(ClientTest, ADamagedImageIsToldToTheSenderAndNeverApplied) {
+  join();
+  const Actions actions = deliver(TransferKind::kBroadcast, 0, 1, false);
+  ASSERT_TRUE(one<FinishReceive>(actions));
+  EXPECT_FALSE(one<FinishReceive>(actions)->ok);
+  EXPECT_TRUE(one<DropImage>(actions));
+  EXPECT_TRUE(all<Apply>(step()).empty());
+  EXPECT_EQ(client_.counters().damaged_images, 1U);
+}
+
+TEST_F(ClientTest, OffersThatDoNotFitAreRefused) {
+  join();
+  const auto refused = [&](wire::Offer wrong) {
+    const auto refuse = one<Refuse>(client_.on(OfferArrived{wrong}));
+    return refuse && !refuse->reason.empty();
+  };
+  wire::Offer wrong = offer(TransferKind::kBroadcast, 0, 1);
+  wrong.bytes += 1;
+  EXPECT_TRUE(refused(wrong));
+  wrong = offer(TransferKind::kBroadcast, 0, 1);
+  wrong.term = kTerm + 1;
+  EXPECT_TRUE(refused(wrong));
+  wrong = offer(TransferKind::kBroadcast, 0, 1);
+  wrong.fragment = 2;
+  EXPECT_TRUE(refused(wrong));
+  wrong = offer(TransferKind::kBroadcast, 0, 1);
+  wrong.codec = CodecId::kBf16;
+  EXPECT_TRUE(refused(wrong));
+  EXPECT_TRUE(refused(offer(TransferKind::kPush, 0, 1)));
+}
+
+TEST_F(ClientTest, WithoutAPushTheLocalWorkIsLostAndNotCounted) {
+  join();
+  step(10);
+  broadcast(0, 1);
+  const auto apply = one<Apply>(step(20));
+  ASSERT_TRUE(apply);
+  EXPECT_EQ(apply->mode, ApplyMode::kWithoutPush);
+  EXPECT_EQ(client_.fragment(0).work, Work{});
+  EXPECT_EQ(client_.counters().discarded_tokens, 30U);
+}
+
+TEST_F(ClientTest, WorkSinceThePushStaysCounted) {
+  join();
+  pull(0, 1, 0);
+  step(10);
+  broadcast(0, 1);
+  EXPECT_EQ(one<Apply>(step(20))->mode, ApplyMode::kAfterPush);
+  EXPECT_EQ(client_.fragment(0).work, (Work{1, 20}));
+}
+
+TEST_F(ClientTest, TheRunsSettingsReachTheApplication) {
+  wire::Welcome settings = welcome({0, 0});
+  settings.settings.merge_alpha = 0.25;
+  settings.settings.delta_blended = 1;
+  client_.on(Admitted{settings});
+  broadcast(0, 0);
+  client_.boundary();
+  broadcast(0, 1);
+  const auto apply = one<Apply>(step());
+  ASSERT_TRUE(apply);
+  EXPECT_DOUBLE_EQ(apply->alpha, 0.25);
+  EXPECT_TRUE(apply->blended);
+}
+
+TEST_F(ClientTest, AfterAResumedSessionNothingIsOverwritten) {
+  join();
+  pull(0, 1, 0);
+  const auto take = one<TakePush>(step(10));
+  client_.on(PushEncoded{take->ticket, true, 1.0});
+  broadcast(1, 1);
+  client_.on(SessionLost{"cable"});
+  EXPECT_FALSE(client_.connected());
+  wire::Welcome again = welcome({0, 1});
+  again.resumed = 1;
+  client_.on(Admitted{again});
+  EXPECT_TRUE(client_.ready());
+  // The push did not arrive: asked again, it carries the same work.
+  EXPECT_EQ(client_.fragment(0).returned, (Work{1, 10}));
+  pull(0, 1, 0);
+  const auto repeated = one<TakePush>(client_.boundary());
+  ASSERT_TRUE(repeated);
+  const auto body = one<SendBody>(client_.on(PushEncoded{repeated->ticket, true, 1.0}));
+  EXPECT_EQ(body->offer.c_tokens, 10U);
+  // The image that came before the loss was applied at the same boundary.
+  EXPECT_EQ(client_.fragment(1).anchor.version, 1U);
+}
+
+TEST_F(ClientTest, ARejoinKeepsTheCurrentVersionAndOverwritesTheRest) {
+  join();
+  broadcast(0, 1);
+  step(10);
+  client_.on(SessionLost{"lease"});
+  step(5);
+  admit({1, 1});  // fragment 1 went on without this learner
+  EXPECT_FALSE(client_.fragment(0).overwrite);
+  EXPECT_TRUE(client_.fragment(1).overwrite);
+  pull(0, 5, 1);
+  pull(1, 6, 1);
+  const Actions before = step(5);
+  EXPECT_EQ(all<TakePush>(before).size(), 1U);
+  EXPECT_EQ(one<TakePush>(before)->fragment, 0U);
+  broadcast(1, 1);
+  const Actions actions = step(5);
+  EXPECT_EQ(one<Apply>(actions)->mode, ApplyMode::kOverwrite);
+  EXPECT_TRUE(all<TakePush>(actions).empty());
+  EXPECT_EQ(one<TakePush>(step(5))->fragment, 1U);
+}
+
+TEST_F(ClientTest, ANewTermKeepsAnchorsUpToItsForkPoint) {
+  join();
+  broadcast(0, 1);
+  broadcast(1, 1);
+  step(10);
+  client_.on(SessionLost{"the syncer died"});
+  // The new term began before the commit of fragment 1 was durable.
+  admit({1, 0}, kTerm + 1);
+  EXPECT_EQ(client_.fragment(0).anchor, (wire::Held{kTerm + 1, 1}));
+  EXPECT_TRUE(client_.fragment(1).overwrite);
+  EXPECT_EQ(client_.hello().held[1], wire::Held{});
+  broadcast(1, 0);
+  EXPECT_EQ(one<Apply>(step())->mode, ApplyMode::kOverwrite);
+}
+
+TEST_F(ClientTest, ANewTermForgetsPushesSoTheirWorkIsPushedAgain) {
+  join();
+  pull(0, 1, 0);
+  const auto take = one<TakePush>(step(10));
+  client_.on(PushEncoded{take->ticket, true, 1.0});
+  client_.on(BodySent{take->ticket, true});
+  client_.on(SessionLost{"the syncer died"});
+  admit({0, 0}, kTerm + 1);
+  pull(0, 1, 0);
+  const auto again = one<TakePush>(step(7));
+  const auto body = one<SendBody>(client_.on(PushEncoded{again->ticket, true, 1.0}));
+  EXPECT_EQ(body->offer.c_steps, 2U);
+  EXPECT_EQ(body->offer.c_tokens, 17U);
+}
+
+TEST_F(ClientTest, AnEncodedDeltaOfALostSessionIsDropped) {
+  join();
+  pull(0, 1, 0);
+  const auto take = one<TakePush>(step());
+  client_.on(SessionLost{"cable"});
+  const Actions actions = client_.on(PushEncoded{take->ticket, true, 1.0});
+  EXPECT_TRUE(all<SendBody>(actions).empty());
+  EXPECT_TRUE(one<DropBody>(actions));
+}
+
+TEST_F(ClientTest, ARefusedPushGivesItsWorkBackUntilABroadcastReplacesIt) {
+  join();
+  pull(0, 1, 0);
+  const auto take = one<TakePush>(step(10));
+  client_.on(PushEncoded{take->ticket, true, 1.0});
+  client_.on(BodySent{take->ticket, false});
+  EXPECT_EQ(client_.fragment(0).returned, (Work{1, 10}));
+  broadcast(0, 1);
+  client_.boundary();
+  EXPECT_EQ(client_.fragment(0).returned, Work{});
+  EXPECT_EQ(client_.counters().discarded_tokens, 10U);
+}
+
+TEST_F(ClientTest, NonFiniteValuesAreNeverPushedAndTheNextBroadcastReplacesThem) {
+  join();
+  pull(0, 1, 0);
+  const auto take = one<TakePush>(step());
+  const Actions actions = client_.on(PushEncoded{take->ticket, false, 0.0});
+  EXPECT_TRUE(all<SendBody>(actions).empty());
+  EXPECT_TRUE(one<DropBody>(actions));
+  EXPECT_EQ(client_.counters().nonfinite_pushes, 1U);
+  broadcast(0, 1);
+  EXPECT_EQ(one<Apply>(step())->mode, ApplyMode::kOverwrite);
+}
+
+TEST_F(ClientTest, TheSweepIsAnsweredEvenWithNonFiniteValues) {
+  join();
+  pull(0, 1, 0, true);
+  const auto take = one<TakePush>(step());
+  const auto body = one<SendBody>(client_.on(PushEncoded{take->ticket, false, 0.0}));
+  ASSERT_TRUE(body);
+  EXPECT_EQ(body->offer.bytes, 0U);
+  // Asked again before a broadcast healed the values: again nothing.
+  pull(0, 1, 0, true, 0, 2);
+  const auto second = one<SendBody>(step());
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second->offer.bytes, 0U);
+}
+
+TEST_F(ClientTest, SweepDrainsAndIsAnsweredWithoutNewSteps) {
+  join();
+  pull(0, 1, 0);
+  const auto take = one<TakePush>(step());
+  client_.on(PushEncoded{take->ticket, true, 1.0});
+  EXPECT_FALSE(client_.draining());
+  pull(0, 3, 0, true);
+  EXPECT_TRUE(client_.draining());
+  client_.finalize(false);
+  const auto empty = one<SendBody>(client_.boundary());
+  ASSERT_TRUE(empty);
+  EXPECT_EQ(empty->offer.bytes, 0U);
+  EXPECT_EQ(empty->offer.c_steps, 0U);
+  EXPECT_EQ(empty->offer.c_tokens, 0U);
+  EXPECT_EQ(empty->offer.round, 3U);
+  // Fragment 1 has a step that was never pushed: a real delta.
+  pull(1, 4, 0, true);
+  EXPECT_TRUE(one<TakePush>(client_.boundary()));
+}
+
+TEST_F(ClientTest, WhileFinishingEveryPullIsAnsweredAtOnce) {
+  join();
+  step();
+  EXPECT_TRUE(sent<wire::Limit>(client_.finalize(true)));
+  pull(0, 1, 0, false, 50);
+  EXPECT_TRUE(one<TakePush>(client_.boundary()));
+  pull(0, 1, 0, false, 0, 2);
+  const auto empty = one<SendBody>(client_.boundary());
+  ASSERT_TRUE(empty);
+  EXPECT_EQ(empty->offer.bytes, 0U);
+}
+
+TEST_F(ClientTest, LimitIsSentAgainAfterAReconnect) {
+  join();
+  step(10);
+  const auto limit = sent<wire::Limit>(client_.finalize(true));
+  ASSERT_TRUE(limit);
+  EXPECT_EQ(limit->local_step, 1U);
+  EXPECT_EQ(limit->tokens, 10U);
+  client_.on(SessionLost{"cable"});
+  EXPECT_TRUE(sent<wire::Limit>(admit({0, 0})));
+}
+
+class FinalTest : public ClientTest {
+ protected:
+  static wire::Final final_message() {
+    wire::Final final;
+    final.global_step = 6;
+    final.versions = {3, 3};
+    final.digests.resize(2);
+    final.digests[0].fill(1);
+    final.digests[1].fill(2);
+    return final;
+  }
+  // FINAL and its transfers.
+  void send_final() {
+    deliver(TransferKind::kFinal, 0, 3);
+    client_.on(MessageArrived{final_message()});
+    deliver(TransferKind::kFinal, 1, 3);
+  }
+};
+
+TEST_F(FinalTest, FinalValuesAreAppliedOnceAllAreThereAndAcknowledged) {
+  join();
+  step();
+  deliver(TransferKind::kFinal, 0, 3);
+  client_.on(MessageArrived{final_message()});
+  EXPECT_TRUE(client_.draining());
+  client_.finalize(false);
+  EXPECT_TRUE(all<ApplyFinal>(client_.boundary()).empty());
+  deliver(TransferKind::kFinal, 1, 3);
+  const auto apply = one<ApplyFinal>(client_.boundary());
+  ASSERT_TRUE(apply);
+  EXPECT_EQ(apply->images.size(), 2U);
+  EXPECT_EQ(client_.final_digests(), final_message().digests);
+  const auto ack = sent<wire::FinalAck>(client_.final_applied(final_message().digests));
+  ASSERT_TRUE(ack);
+  EXPECT_EQ(ack->digests, final_message().digests);
+  EXPECT_EQ(ack->versions, final_message().versions);
+  EXPECT_TRUE(client_.acknowledged());
+  EXPECT_FALSE(client_.ended());
+  client_.on(MessageArrived{wire::Goodbye{"done"}});
+  EXPECT_TRUE(client_.ended());
+}
+
+TEST_F(FinalTest, FinalIsNotAppliedBeforeTheTrainerAsksForIt) {
+  join();
+  send_final();
+  EXPECT_TRUE(all<ApplyFinal>(step()).empty());
+  EXPECT_TRUE(client_.draining());
+}
+
+TEST_F(FinalTest, AMemberThatReturnsAcknowledgesAgain) {
+  join();
+  send_final();
+  client_.finalize(false);
+  client_.boundary();
+  client_.final_applied(final_message().digests);
+  client_.on(SessionLost{"cable"});
+  admit({3, 3});
+  EXPECT_TRUE(sent<wire::FinalAck>(client_.on(MessageArrived{final_message()})));
+}
+
+TEST_F(FinalTest, AnotherFinalStateIsAppliedAnew) {
+  join();
+  send_final();
+  client_.finalize(false);
+  client_.boundary();
+  client_.final_applied(final_message().digests);
+  client_.on(SessionLost{"the syncer died"});
+  admit({2, 3}, kTerm + 1);
+  wire::Final other = final_message();
+  other.digests[0].fill(7);
+  EXPECT_FALSE(sent<wire::FinalAck>(client_.on(MessageArrived{other})));
+  EXPECT_FALSE(client_.acknowledged());
+  deliver(TransferKind::kFinal, 0, 3);
+  deliver(TransferKind::kFinal, 1, 3);
+  EXPECT_TRUE(one<ApplyFinal>(client_.boundary()));
+}
+
+TEST_F(ClientTest, AWelcomeThatDoesNotFitEndsTheSession) {
+  EXPECT_TRUE(one<EndSession>(admit({0})));
+  wire::Welcome codec = welcome({0, 0});
+  codec.push_codec = CodecId::kQ4;
+  EXPECT_TRUE(one<EndSession>(client_.on(Admitted{codec})));
+  EXPECT_FALSE(client_.connected());
+}
+
+TEST_F(ClientTest, TokensGoOnFromWhatTheSeatHasReached) {
+  wire::Welcome again = welcome({0, 0});
+  again.seat_tokens = 500;
+  client_.on(Admitted{again});
+  step(10);
+  EXPECT_EQ(client_.beat().tokens, 510U);
+  again.seat_tokens = 510;
+  client_.on(SessionLost{"cable"});
+  client_.on(Admitted{again});
+  EXPECT_EQ(client_.beat().tokens, 510U);
+}
+
+TEST_F(ClientTest, StepTimeLeavesOutWhatIsNotTraining) {
+  join();
+  client_.resume_training(0);
+  client_.step(1, 2 * kSecond);
+  EXPECT_DOUBLE_EQ(client_.beat().step_time_s, 2.0);
+  client_.resume_training(10 * kSecond);  // eight seconds blocked
+  client_.set_phase(wire::Phase::kEval, 12 * kSecond);
+  EXPECT_EQ(client_.beat().phase, wire::Phase::kEval);
+  client_.set_phase(wire::Phase::kTrain, 60 * kSecond);
+  client_.step(1, 62 * kSecond);
+  EXPECT_DOUBLE_EQ(client_.beat().step_time_s, 0.5 * 4.0 + 0.5 * 2.0);
+}
+
+TEST_F(ClientTest, VerdictsAreCounted) {
+  join();
+  wire::Verdict verdict;
+  client_.on(MessageArrived{verdict});
+  verdict.outcome = wire::Outcome::kDropped;
+  client_.on(MessageArrived{verdict});
+  client_.on(MessageArrived{verdict});
+  EXPECT_EQ(client_.counters().merged, 1U);
+  EXPECT_EQ(client_.counters().dropped, 2U);
+}
+
+// ---- lockstep
+// ------------------------------------------------------------------------------------
+
+TEST(LockstepScheduleTest, RoundsFallOnTheStepsOfTheFormula) {
+  // ceil((k + (p+1)/F)·H) for H = 5, F = 2: 3, 5, 8, 10, …
+  const std::vector<std::uint64_t> expected = {3, 5, 8, 10, 13, 15};
+  for (std::uint64_t round = 1; round <= expected.size(); ++round) {
+    EXPECT_EQ(lockstep_due(round, 5, 2), expected[round - 1]);
+  }
+  // H smaller than F: several fragments at one step.
+  EXPECT_EQ(lockstep_due(1, 1, 2), 1U);
+  EXPECT_EQ(lockstep_due(2, 1, 2), 1U);
+  EXPECT_EQ(lockstep_due(3, 1, 2), 2U);
+}
+
+class LockstepTest : public ClientTest {
+ protected:
+  void join_lockstep(std::uint32_t interval, std::uint64_t total_steps) {
+    wire::Welcome start = welcome({0, 0});
+    start.settings.lockstep = 1;
+    start.settings.sync_interval_steps = interval;
+    start.settings.total_steps = total_steps;
+    client_.on(Admitted{start});
+    broadcast(0, 0);
+    broadcast(1, 0);
+    client_.boundary();
+    ASSERT_TRUE(client_.ready());
+  }
+};
+
+TEST_F(LockstepTest, AStepWaitsForExactlyItsPullAndItsBroadcast) {
+  join_lockstep(2, 0);
+  pull(1, 2, 0);  // the next round's PULL may come early
+  EXPECT_TRUE(all<TakePush>(step()).empty());
+  EXPECT_TRUE(client_.must_wait());
+  pull(0, 1, 0);
+  EXPECT_EQ(one<TakePush>(client_.boundary())->fragment, 0U);
+  EXPECT_TRUE(client_.must_wait());
+  broadcast(0, 1);
+  EXPECT_EQ(one<Apply>(client_.boundary())->mode, ApplyMode::kAfterPush);
+  EXPECT_FALSE(client_.must_wait());
+  EXPECT_EQ(one<TakePush>(step())->fragment, 1U);
+}
+
+TEST_F(LockstepTest, FragmentsDueAtOneStepFollowEachOther) {
+  join_lockstep(1, 0);
+  pull(0, 1, 0);
+  pull(1, 2, 0);
+  EXPECT_EQ(one<TakePush>(step())->fragment, 0U);
+  broadcast(0, 1);
+  const Actions second = client_.boundary();
+  EXPECT_EQ(one<Apply>(second)->fragment, 0U);
+  EXPECT_EQ(one<TakePush>(second)->fragment, 1U);
+  EXPECT_TRUE(client_.must_wait());
+  broadcast(1, 1);
+  client_.boundary();
+  EXPECT_FALSE(client_.must_wait());
+}
+
+TEST_F(LockstepTest, ASecondAttemptCarriesTheSameWork) {
+  join_lockstep(2, 0);
+  pull(0, 1, 0);
+  const auto take = one<TakePush>(step(10));
+  client_.on(PushEncoded{take->ticket, true, 1.0});
+  client_.on(BodySent{take->ticket, true});
+  pull(0, 1, 0, false, 0, 2);
+  const auto again = one<TakePush>(client_.boundary());
+  ASSERT_TRUE(again);
+  EXPECT_EQ(one<SendBody>(client_.on(PushEncoded{again->ticket, true, 1.0}))->offer.c_tokens, 10U);
+}
+
+TEST_F(LockstepTest, AfterTheLastRoundTheStepWaitsForTheSweep) {
+  join_lockstep(2, 1);
+  pull(0, 1, 0);
+  step();
+  broadcast(0, 1);
+  client_.boundary();
+  EXPECT_TRUE(client_.must_wait());
+  pull(1, 2, 0, true);
+  EXPECT_FALSE(client_.must_wait());
+  EXPECT_TRUE(client_.draining());
+  EXPECT_TRUE(all<TakePush>(client_.boundary()).empty());
+  client_.finalize(false);
+  EXPECT_EQ(one<TakePush>(client_.boundary())->fragment, 1U);
+}
+
+TEST_F(LockstepTest, ALostSessionEndsTheRunForTheCaller) {
+  join_lockstep(2, 0);
+  EXPECT_TRUE(client_.lockstep_fault().empty());
+  step();
+  client_.on(SessionLost{"cable"});
+  EXPECT_NE(client_.lockstep_fault().find("cable"), std::string::npos);
+}
+
+TEST_F(LockstepTest, ALockstepRunCannotBeJoinedLate) {
+  wire::Welcome late = welcome({1, 1});
+  late.settings.lockstep = 1;
+  late.global_step = 2;
+  client_.on(Admitted{late});
+  EXPECT_FALSE(client_.lockstep_fault().empty());
+}
+
+}  // namespace
+}  // namespace yeto::sync::client
