@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that the rooms keep to their arrows.
 
-    python3 tests/arrows/arrows.py ROOT BUILD/arrows.txt
+    python3 tests/arrows/arrows.py ROOT BUILD/arrows.txt [--write]
 
 arrows.txt is written by cmake/Rooms.cmake, one line per room: `room: deps | deps of its tests`.
 Checked: every #include "yeto/…" follows an arrow, no cycle, every arrow points to a lower floor,
-the README's Uses equals DEPS, and the rooms without time and input/output name none of it.
-Standard library only.
+the README's Uses equals DEPS, rooms without time and input/output name none of it, and the table in
+ARCHITECTURE.md says the same. --write writes that table again. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# Lower floors first. An arrow goes down, or stays on a floor where ALLOWED_ON_FLOOR says so.
+# Lower floors first. An arrow goes down.
 FLOORS: dict[str, int] = {
     "base": 0,
     "tensor": 1,
@@ -30,21 +30,15 @@ FLOORS: dict[str, int] = {
     "sync/round": 3,
     "sync/broadcast": 3,
     "sync/core": 4,
-    "sync/jobs": 4,
+    "sync/jobs": 5,
     "sync/client": 4,
     "sync/link": 4,
-    "sync/server": 5,
-    "sync/boundary": 5,
+    "sync/server": 6,
+    "sync/boundary": 6,
     "fleet/spec": 5,
-    "fleet/run": 5,
-    "fleet/providers": 5,
+    "fleet/run": 6,
+    "fleet/providers": 7,
 }
-ALLOWED_ON_FLOOR = {
-    ("fleet/run", "fleet/spec"),
-    ("fleet/providers", "fleet/run"),
-    ("fleet/providers", "fleet/spec"),
-}
-
 # Rooms whose decisions must replay: time is an argument, bytes are arguments.
 PURE_ROOMS = ("sync/core", "sync/round", "sync/session", "merge", "wire", "codec")
 IMPURE_INCLUDE = re.compile(
@@ -61,6 +55,7 @@ IMPURE_CALL = re.compile(
 )
 YETO_INCLUDE = re.compile(r'^\s*#\s*include\s*"(yeto/[^"]+)"')
 SOURCE_SUFFIXES = {".h", ".cc", ".inc", ".def"}
+TABLE_BEGIN, TABLE_END = "<!-- rooms: begin -->", "<!-- rooms: end -->"
 TEST_SUFFIXES = ("_test.cc", "_fuzz.cc", "_bench.cc", "_testing.h", "_testing.cc")
 
 
@@ -127,8 +122,7 @@ def check_graph(rooms: dict[str, Room]) -> list[str]:
             if dep not in rooms:
                 breaches.append(f"{room.name}: depends on {dep}, which is no room")
         for dep in sorted(room.deps & FLOORS.keys()):
-            below = FLOORS[dep] < FLOORS.get(room.name, 99)
-            if not below and (room.name, dep) not in ALLOWED_ON_FLOOR:
+            if FLOORS[dep] >= FLOORS.get(room.name, 99):
                 breaches.append(f"{room.name} → {dep}: an arrow must point to a lower floor")
     cycle = find_cycle(rooms)
     if cycle:
@@ -185,11 +179,43 @@ def check_readme(root: Path, room: Room) -> list[str]:
     return []
 
 
+def purpose_of(root: Path, room: str) -> str:
+    """The first line of the room's README after its name."""
+    path = root / "src" / "yeto" / room / "README.md"
+    first = path.read_text(encoding="utf-8").partition("\n")[0] if path.is_file() else ""
+    return first.partition(" — ")[2].strip()
+
+
+def room_table(root: Path, rooms: dict[str, Room]) -> str:
+    """The table of ARCHITECTURE.md: floors upwards, within a floor by name."""
+    lines = ["| floor | room | what it is | may use (`base` is implied) |", "|---:|---|---|---|"]
+    for room in sorted(rooms.values(), key=lambda room: (FLOORS.get(room.name, 99), room.name)):
+        deps = sorted(room.deps - {"base"}, key=lambda name: (FLOORS.get(name, 99), name))
+        uses = ", ".join(deps) or "–"
+        floor = FLOORS.get(room.name, "?")
+        lines.append(f"| {floor} | `{room.name}` | {purpose_of(root, room.name)} | {uses} |")
+    return "\n".join(lines)
+
+
+def replace_table(text: str, table: str) -> str | None:
+    """The text with its table replaced; nothing if it has no place for one."""
+    before, _, rest = text.partition(TABLE_BEGIN)
+    _, found, after = rest.partition(TABLE_END)
+    return f"{before}{TABLE_BEGIN}\n{table}\n{TABLE_END}{after}" if found else None
+
+
+def check_table(root: Path, rooms: dict[str, Room]) -> list[str]:
+    text = (root / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    if replace_table(text, room_table(root, rooms)) != text:
+        return [f"ARCHITECTURE.md: the table of rooms differs; {Path(__file__).name} --write"]
+    return []
+
+
 def check_tree(root: Path, arrows: str) -> list[str]:
     rooms = parse_arrows(arrows)
     if not rooms:
         return ["arrows.txt names no room"]
-    breaches = check_graph(rooms)
+    breaches = check_graph(rooms) + check_table(root, rooms)
     for room in rooms.values():
         breaches += check_readme(root, room)
         for path in sources_of(root, room.name, rooms):
@@ -198,11 +224,19 @@ def check_tree(root: Path, arrows: str) -> list[str]:
 
 
 def main() -> int:
-    if len(sys.argv) != 3:
+    write = sys.argv[3:] == ["--write"]
+    if len(sys.argv) != 3 and not write:
         print(__doc__)
         return 64
-    arrows = Path(sys.argv[2]).read_text(encoding="utf-8")
-    breaches = check_tree(Path(sys.argv[1]), arrows)
+    root, arrows = Path(sys.argv[1]), Path(sys.argv[2]).read_text(encoding="utf-8")
+    if write:
+        page = root / "ARCHITECTURE.md"
+        text = replace_table(
+            page.read_text(encoding="utf-8"), room_table(root, parse_arrows(arrows))
+        )
+        if text is not None:
+            page.write_text(text, encoding="utf-8")
+    breaches = check_tree(root, arrows)
     for breach in breaches:
         print(breach)
     print(f"{len(parse_arrows(arrows))} rooms, {len(breaches)} breaches")

@@ -35,6 +35,15 @@ class Tree(unittest.TestCase):
             self.write(f"{room}/{room}.h", '#include "yeto/base/base.h"\n')
         self.write("merge/merge.cc", '#include <vector>\n#include "yeto/tensor/tensor.h"\n')
 
+        self.write_page()
+
+    def write_page(self) -> None:
+        """ARCHITECTURE.md as --write would leave it."""
+        rooms = arrows.parse_arrows("\n".join(self.lines.values()))
+        table = arrows.room_table(self.root, rooms)
+        page = f"{arrows.TABLE_BEGIN}\n{table}\n{arrows.TABLE_END}\n"
+        (self.root / "ARCHITECTURE.md").write_text(page, encoding="utf-8")
+
     def write(self, name: str, text: str) -> None:
         path = self.root / "src" / "yeto" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,7 +124,20 @@ class Tree(unittest.TestCase):
         self.write("sync/round/README.md", README.format(room="sync/round", uses="base"))
         self.write("sync/core/README.md", README.format(room="sync/core", uses="sync/round"))
         self.write("sync/core/core.cc", '#include "yeto/sync/round/round.h"\n')
+        self.write_page()
         self.assertEqual(self.breaches(), [])
+
+    def test_page_must_show_the_same_arrows(self) -> None:
+        self.lines["merge"] = "merge: base | codec"
+        self.assert_breach("ARCHITECTURE.md: the table of rooms differs")
+
+    def test_page_without_a_table_is_a_breach(self) -> None:
+        (self.root / "ARCHITECTURE.md").write_text("no table\n", encoding="utf-8")
+        self.assert_breach("ARCHITECTURE.md: the table of rooms differs")
+
+    def test_table_has_floor_purpose_and_arrows(self) -> None:
+        rooms = arrows.parse_arrows("\n".join(self.lines.values()))
+        self.assertIn("| 2 | `merge` | x | tensor |", arrows.room_table(self.root, rooms))
 
     def test_empty_arrows_file_is_a_breach(self) -> None:
         self.assertEqual(arrows.check_tree(self.root, ""), ["arrows.txt names no room"])

@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import bench
 import pytest
+
+import bench
 
 FIGURE = {"figure": "merge/x", "value": 1.07, "unit": "x triad", "goal": 1.0, "aim": 1.2,
           "pass": True, "n": 5, "spread": 0.06}  # fmt: skip

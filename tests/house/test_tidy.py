@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 import tidy
 
 HEAD = f"// {tidy.SPDX}\n"
