@@ -111,18 +111,20 @@ Actions Client::boundary() {
 }
 
 void Client::answer_init(std::uint32_t index, Actions& out) {
-  if (!fragments_[index].init_wanted || !connected_) {
+  FragmentState& fragment = fragments_[index];
+  if (!fragment.init_attempt) {
     return;
   }
-  fragments_[index].init_wanted = false;
   wire::Offer offer;
   offer.kind = TransferKind::kInit;
   offer.term = run_.term;
   offer.fragment = index;
+  offer.attempt = *fragment.init_attempt;
+  fragment.init_attempt.reset();
   offer.codec = CodecId::kF32;
   offer.bytes = values_[index] * sizeof(float);
   const Ticket ticket = next_id_++;
-  outgoing_.emplace(ticket, Outgoing{offer, {}, 0, false, false});
+  outgoing_.emplace(ticket, Outgoing{offer, {}, 0, false});
   out.push_back(TakeInit{ticket, index});
 }
 
@@ -146,7 +148,7 @@ void Client::answer_pull(std::uint32_t index, Actions& out) {
   // An anchored fragment waits for an overwrite only because its values were not finite.
   const Work work = sum(fragment.work, fragment.returned);
   if (work.steps > 0 && !fragment.overwrite) {
-    take_push(index, must_answer, out);
+    take_push(index, out);
   } else if (must_answer) {
     send_empty_push(push_offer(index, pull), out);
     fragment.pull.reset();
@@ -166,7 +168,7 @@ wire::Offer Client::push_offer(std::uint32_t index, const wire::Pull& pull) cons
   return offer;
 }
 
-void Client::take_push(std::uint32_t index, bool when_finishing, Actions& out) {
+void Client::take_push(std::uint32_t index, Actions& out) {
   FragmentState& fragment = fragments_[index];
   const Work work = sum(fragment.work, fragment.returned);
   wire::Offer offer = push_offer(index, *fragment.pull);
@@ -174,7 +176,7 @@ void Client::take_push(std::uint32_t index, bool when_finishing, Actions& out) {
   offer.c_steps = work.steps;
   offer.c_tokens = work.tokens;
   const Ticket ticket = next_id_++;
-  outgoing_.emplace(ticket, Outgoing{offer, work, fragment.applications, false, when_finishing});
+  outgoing_.emplace(ticket, Outgoing{offer, work, fragment.applications, false});
   fragment.taken += work;
   fragment.work = {};
   fragment.returned = {};
@@ -244,7 +246,7 @@ bool Client::lockstep_round_done(Actions& out) {
     // Asked again at the same step: the earlier delta was not taken, so this one carries its work.
     fragment.returned += fragment.taken;
     fragment.taken = {};
-    take_push(index, false, out);
+    take_push(index, out);
     lockstep_pushed_ = true;
   }
   if (!lockstep_pushed_ || !fragment.ready) {

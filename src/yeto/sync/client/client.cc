@@ -123,7 +123,7 @@ void Client::rejoin(const wire::Welcome& welcome, Actions& out) {
 void Client::keep_or_void(std::uint32_t index, const wire::Welcome& welcome, Actions& out) {
   FragmentState& fragment = fragments_[index];
   drop_ready(fragment, out);
-  fragment.init_wanted = false;
+  fragment.init_attempt.reset();
   fragment.newest = welcome.versions.empty() ? 0 : welcome.versions[index];
   const wire::Held held = fragment.overwrite ? wire::Held{} : fragment.anchor;
   const bool keep = held.term != 0 && !welcome.versions.empty() &&
@@ -162,7 +162,7 @@ void Client::handle(const SessionLost& event, Actions& out) {
   for (FragmentState& fragment : fragments_) {
     // All that is still open is asked for again in the next session.
     fragment.pull.reset();
-    fragment.init_wanted = false;
+    fragment.init_attempt.reset();
   }
   if (lockstep() && local_step_ > 0 && lockstep_fault_.empty()) {
     lockstep_fault_ = "the session of a lockstep run was lost: " + event.reason;
@@ -193,7 +193,7 @@ void Client::receive(const wire::Pull& pull, Actions& out) {
     return;
   }
   if (pull.fragment == wire::kLayoutFragment) {
-    send_layout(out);
+    send_layout(pull.attempt, out);
     return;
   }
   if (pull.fragment >= fragment_count()) {
@@ -203,15 +203,12 @@ void Client::receive(const wire::Pull& pull, Actions& out) {
   }
   FragmentState& fragment = fragments_[pull.fragment];
   if (pull.round == 0) {
-    fragment.init_wanted = true;
+    fragment.init_attempt = pull.attempt;
     return;
   }
   draining_ = draining_ || pull.sweep != 0;
   fragment.newest = std::max(fragment.newest, pull.base_version);
-  const auto order = [](const wire::Pull& p) { return std::pair(p.round, p.attempt); };
-  if (!fragment.pull || order(*fragment.pull) <= order(pull)) {
-    fragment.pull = pull;
-  }
+  fragment.pull = pull;  // control frames keep their order: the last one is the newest
 }
 
 void Client::receive(const wire::Cancel& cancel, Actions& /*out*/) {
@@ -369,14 +366,15 @@ void Client::drop_ready(FragmentState& fragment, Actions& out) {
 // ---- bodies to send
 // ------------------------------------------------------------------------------
 
-void Client::send_layout(Actions& out) {
+void Client::send_layout(std::uint32_t attempt, Actions& out) {
   wire::Offer offer;
   offer.kind = TransferKind::kLayout;
   offer.term = run_.term;
   offer.fragment = wire::kLayoutFragment;
+  offer.attempt = attempt;
   offer.bytes = layout_bytes_;
   const Ticket ticket = next_id_++;
-  outgoing_.emplace(ticket, Outgoing{offer, {}, 0, false, false});
+  outgoing_.emplace(ticket, Outgoing{offer, {}, 0, false});
   out.push_back(SendLayout{ticket, offer});
 }
 
@@ -387,7 +385,7 @@ void Client::send_empty_push(const wire::Offer& offer, Actions& out) {
   empty.c_tokens = 0;
   empty.norm = 0.0;
   const Ticket ticket = next_id_++;
-  outgoing_.emplace(ticket, Outgoing{empty, {}, 0, false, false});
+  outgoing_.emplace(ticket, Outgoing{empty, {}, 0, false});
   out.push_back(SendBody{ticket, empty});
 }
 
@@ -411,8 +409,8 @@ void Client::handle(const PushEncoded& event, Actions& out) {
   out.push_back(SendBody{event.ticket, found->second.offer});
 }
 
-// Values that are not finite never leave the island. The next broadcast replaces them, also where
-// it would otherwise keep what was done since P.
+// Values that are not finite never leave the island; an empty push tells the syncer not to wait.
+// The next broadcast replaces them, also where it would otherwise keep what was done since P.
 void Client::not_finite(const Outgoing& outgoing, Actions& out) {
   ++counters_.nonfinite_pushes;
   FragmentState& fragment = fragments_[outgoing.offer.fragment];
@@ -422,7 +420,7 @@ void Client::not_finite(const Outgoing& outgoing, Actions& out) {
   if (lockstep() && lockstep_fault_.empty()) {
     lockstep_fault_ = "values that are not finite cannot be pushed";
   }
-  if (outgoing.when_finishing && !outgoing.cancelled) {
+  if (!outgoing.cancelled) {
     send_empty_push(outgoing.offer, out);
   }
 }

@@ -67,9 +67,9 @@ struct FragmentState {
   Work work;      // since the last delta was taken
   Work taken;     // in deltas taken since the last application and not returned
   Work returned;  // in deltas that never reached the syncer: the next delta counts it again
-  std::optional<wire::Pull> pull;   // newest PULL not answered yet
-  bool init_wanted = false;         // the syncer asked for initial values
-  std::optional<ReadyImage> ready;  // newest broadcast not applied yet
+  std::optional<wire::Pull> pull;             // newest PULL not answered yet
+  std::optional<std::uint32_t> init_attempt;  // the syncer asked for initial values
+  std::optional<ReadyImage> ready;            // newest broadcast not applied yet
   std::uint64_t applications = 0;
   std::uint64_t newest = 0;  // highest version heard of in this session
 };
@@ -158,7 +158,6 @@ class Client {
     Work work;
     std::uint64_t applications = 0;  // of the fragment when the delta was taken
     bool cancelled = false;
-    bool when_finishing = false;  // must be answered even if there is nothing to send
   };
 
   void handle(const Admitted& event, Actions& out);
@@ -187,14 +186,14 @@ class Client {
   void keep_final(ImageId image, std::uint32_t index, Actions& out);
   void drop_ready(FragmentState& fragment, Actions& out);
   void send_limit(Actions& out) const;
-  void send_layout(Actions& out);
+  void send_layout(std::uint32_t attempt, Actions& out);
   void send_empty_push(const wire::Offer& offer, Actions& out);
   void not_finite(const Outgoing& outgoing, Actions& out);
   void give_back(const Outgoing& outgoing);
 
   void answer_init(std::uint32_t index, Actions& out);
   void answer_pull(std::uint32_t index, Actions& out);
-  void take_push(std::uint32_t index, bool when_finishing, Actions& out);
+  void take_push(std::uint32_t index, Actions& out);
   void apply_ready(std::uint32_t index, Actions& out);
   void account_application(FragmentState& fragment);
   bool lockstep() const { return settings_.lockstep != 0 && !finishing_; }
