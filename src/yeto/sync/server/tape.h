@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tape: one JSON object per line, appended for the whole life of a run, over all terms of its syncer.
+// TapeFile is the file itself; Recorder writes it and the status file on a thread of its own, so that a slow
+// disk never holds up the loop.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "yeto/base/files.h"
+#include "yeto/base/result.h"
+#include "yeto/base/thread.h"
+
+namespace yeto::sync {
+
+// Not thread-safe.
+class TapeFile {
+ public:
+  // Opens or creates. A torn last line (no line end) is cut off. kDamaged if the last whole line is not one
+  // of ours, kIo.
+  static Result<TapeFile> open(const std::filesystem::path& path);
+  // The number the next record gets; one above the last one of the file.
+  std::uint64_t next_seq() const { return next_seq_; }
+  std::uint64_t bytes_cut_off() const { return bytes_cut_off_; }
+  // Writes the line and its end. After a failed write the file ends with the last whole line again.
+  Status append(std::string_view line);
+  Status sync();
+
+ private:
+  Status cut_torn_line();
+  Status read_last_seq();
+
+  std::filesystem::path path_;
+  FileHandle file_;
+  std::uint64_t size_ = 0;
+  std::uint64_t next_seq_ = 0;
+  std::uint64_t bytes_cut_off_ = 0;
+};
+
+// Replaces a file by rename without fsync: whoever reads it wants the newest state, and after a power cut
+// the syncer that wrote it is gone anyway.
+Status replace_file_unsynced(const std::filesystem::path& path, std::string_view text);
+
+// Lines waiting for the disk; beyond it new lines are lost, counted, and reported in the log and in error().
+inline constexpr std::size_t kMaxWaitingTapeLines = 65536;
+
+// Thread-safe. Lines are written in order and flushed one by one, synced once a second.
+class Recorder {
+ public:
+  // No tape, or an empty path: that file is not written.
+  Recorder(std::optional<TapeFile> tape, std::filesystem::path status_path);
+  ~Recorder();
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  void tape(std::string line);
+  // The newest text wins; one not yet written is replaced.
+  void status(std::string text);
+  // Writes and syncs what is waiting, then ends the thread. Later calls of tape() and status() do nothing.
+  void close();
+  // Newest trouble with either file; empty: none.
+  std::string error() const;
+
+ private:
+  void work();
+  void write_line(const std::string& line);
+  void note(const std::string& text);
+
+  const bool has_tape_;
+  std::optional<TapeFile> tape_;  // used by the thread only
+  const std::filesystem::path status_path_;
+  mutable Mutex mutex_;
+  ConditionVariable changed_;
+  std::deque<std::string> lines_ YETO_GUARDED_BY(mutex_);
+  std::string status_ YETO_GUARDED_BY(mutex_);
+  bool has_status_ YETO_GUARDED_BY(mutex_) = false;
+  bool closed_ YETO_GUARDED_BY(mutex_) = false;
+  std::uint64_t lines_lost_ YETO_GUARDED_BY(mutex_) = 0;
+  std::string error_ YETO_GUARDED_BY(mutex_);
+  JoiningThread thread_;
+};
+
+}  // namespace yeto::sync
