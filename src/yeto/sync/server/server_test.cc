@@ -16,7 +16,7 @@
 #include "yeto/base/format.h"
 #include "yeto/base/rng.h"
 #include "yeto/base/thread.h"
-#include "yeto/sync/server/scripted_learner.h"
+#include "yeto/sync/server/scripted_learner_testing.h"
 
 namespace yeto::sync {
 namespace {

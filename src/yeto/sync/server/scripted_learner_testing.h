@@ -108,7 +108,10 @@ class ScriptedLearner final : public LinkHandler {
   void leave(wire::LeaveReason reason) { link_->send(wire::Leave{reason, 0}); }
   void say_limit() { link_->send(wire::Limit{local_step_, tokens_}); }
   void send(const wire::Message& message) { link_->send(message); }
-  void make_pushes(float value) { options_.delta = value; }
+  void make_pushes(float value) {
+    options_.delta = value;
+    bodies_.clear();
+  }
   Link* link() { return link_.get(); }
 
   bool welcomed() const { return welcome_.has_value(); }
@@ -310,15 +313,16 @@ class ScriptedLearner final : public LinkHandler {
     if (pull.fragment == wire::kLayoutFragment) {
       wire::Offer offer;
       offer.kind = wire::TransferKind::kLayout;
-      send_transfer(offer, options_.layout.encode());
+      send_transfer(offer, std::make_shared<const Bytes>(options_.layout.encode()));
     } else if (pull.round == 0) {
-      const Bytes zeros(options_.layout.fragments[pull.fragment].values * sizeof(float));
+      auto zeros = std::make_shared<const Bytes>(options_.layout.fragments[pull.fragment].values *
+                                                 sizeof(float));
       wire::Offer offer;
       offer.kind = wire::TransferKind::kInit;
       offer.term = pull.term;
       offer.fragment = pull.fragment;
-      offer.digest = xxh3_128(zeros);
-      send_transfer(offer, zeros);
+      offer.digest = xxh3_128(*zeros);
+      send_transfer(offer, std::move(zeros));
     } else {
       draining_ = draining_ || pull.sweep != 0;
       pulls_[pull.fragment] = pull;
@@ -349,7 +353,7 @@ class ScriptedLearner final : public LinkHandler {
     offer.codec = welcome_->push_codec;
     offer.round = pull.round;
     offer.attempt = pull.attempt;
-    Bytes body;
+    auto body = std::make_shared<const Bytes>();
     if (stepped) {
       offer.c_steps = local_step_ - work.steps_at_push;
       offer.c_tokens = tokens_ - work.tokens_at_push;
@@ -361,7 +365,12 @@ class ScriptedLearner final : public LinkHandler {
     pushed_tokens_ += offer.c_tokens;
     send_transfer(offer, std::move(body));
   }
-  Bytes constant(std::uint64_t values) const {
+  // Made once per size: a benchmark of the syncer must not measure this.
+  std::shared_ptr<const Bytes> constant(std::uint64_t values) {
+    std::shared_ptr<const Bytes>& kept = bodies_[values];
+    if (kept != nullptr) {
+      return kept;
+    }
     const bool f32 = welcome_->push_codec == CodecId::kF32;
     Bytes body(values * (f32 ? 4 : 2));
     std::uint32_t bits = 0;
@@ -371,10 +380,10 @@ class ScriptedLearner final : public LinkHandler {
     for (std::uint64_t i = 0; i < values; ++i) {
       std::memcpy(body.data() + i * width, &bits, width);
     }
-    return body;
+    return kept = std::make_shared<const Bytes>(std::move(body));
   }
-  void send_transfer(const wire::Offer& offer, Bytes body) {
-    link_->send_transfer(++ticket_, offer, std::make_shared<const Bytes>(std::move(body)));
+  void send_transfer(const wire::Offer& offer, std::shared_ptr<const Bytes> body) {
+    link_->send_transfer(++ticket_, offer, std::move(body));
   }
   void acknowledge_if_complete() {
     if (!final_ || finals_.size() != held_.size()) {
@@ -416,6 +425,7 @@ class ScriptedLearner final : public LinkHandler {
   std::map<std::uint32_t, wire::Pull> pulls_;  // newest per fragment
   std::map<std::uint64_t, std::pair<wire::Offer, std::shared_ptr<Bytes>>> incoming_;
   std::map<std::uint32_t, Sha256> finals_;
+  std::map<std::uint64_t, std::shared_ptr<const Bytes>> bodies_;  // by number of values
   std::map<std::pair<std::uint32_t, std::uint64_t>, wire::Digest16> digests_;
   std::vector<wire::Verdict> verdicts_;
   wire::SyncerBeat last_beat_;
