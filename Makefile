@@ -9,7 +9,7 @@ help:
 	@echo "make format     format the C++ and Python sources"
 	@echo "make lint       formatters, linters and the rules of STYLE.md"
 	@echo "make check-all  thread sanitizer, clang, fuzzers and clang-tidy"
-	@echo "make docs       write docs/reference/cli.md again from the program's help"
+	@echo "make docs       write docs/reference again from the program's help"
 	@echo "make clean      remove build outputs (not the caches outside this folder)"
 
 demo:
@@ -31,7 +31,7 @@ check-all:
 	@scripts/test --check-all
 
 docs:
-	@scripts/setup run --quiet && .venv/bin/python scripts/cli_docs.py --write
+	@scripts/setup run --quiet && .venv/bin/python scripts/reference.py --write
 
 clean:
 	rm -rf build dist bench/out .pytest_cache .mypy_cache .ruff_cache .hypothesis
