@@ -269,6 +269,28 @@ Result<Layout> Layout::decode(ByteView bytes) {
 
 Sha256 Layout::fingerprint() const { return sha256(encode()); }
 
+std::vector<std::array<std::uint8_t, 8>> tensor_hashes(const Layout& layout) {
+  std::vector<Bytes> encodings(layout.tensors.size());
+  for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
+    ByteWriter writer(encodings[i]);
+    encode_tensor(writer, layout.tensors[i]);
+  }
+  for (std::uint32_t fragment = 0; fragment < layout.fragments.size(); ++fragment) {
+    for (const Piece& piece : layout.fragments[fragment].pieces) {
+      ByteWriter writer(encodings[piece.tensor]);
+      writer.number(fragment);
+      writer.number(piece.first);
+      writer.number(piece.count);
+    }
+  }
+  std::vector<std::array<std::uint8_t, 8>> hashes(layout.tensors.size());
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
+    const Sha256 digest = sha256(encodings[i]);
+    std::copy_n(digest.begin(), hashes[i].size(), hashes[i].begin());
+  }
+  return hashes;
+}
+
 std::string first_difference(const Layout& here, const Layout& there) {
   for (std::size_t i = 0; i < std::min(here.tensors.size(), there.tensors.size()); ++i) {
     if (here.tensors[i] != there.tensors[i]) {

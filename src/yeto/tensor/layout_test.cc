@@ -263,5 +263,19 @@ TEST(Layout, FirstDifferenceIsInWords) {
             "7 fragments here, 2 there");
 }
 
+TEST(LayoutTest, TensorHashesTellTheTensorThatDiffers) {
+  std::vector<TensorSpec> tensors = {{.name = "a", .shape = {4}}, {.name = "b", .shape = {2, 3}}};
+  const Layout layout = *make_layout(tensors, {.fragments = 2});
+  tensors[1].shape = {3, 2};
+  const Layout other = *make_layout(tensors, {.fragments = 2});
+  const auto here = tensor_hashes(layout);
+  const auto there = tensor_hashes(other);
+  ASSERT_EQ(here.size(), 2u);
+  EXPECT_EQ(here[0], there[0]);
+  EXPECT_NE(here[1], there[1]);
+  // The same tensors dealt over other fragments differ too.
+  EXPECT_NE(tensor_hashes(*make_layout(tensors, {.fragments = 1})), there);
+}
+
 }  // namespace
 }  // namespace yeto

@@ -11,6 +11,8 @@ std::uint64_t transfer_bytes(CodecId codec, std::uint64_t values) {
   return codec::encoded_bytes(codec, values);
 }
 
+CodecId automatic_codec(std::uint64_t values) { return codec::default_codec(values); }
+
 std::optional<std::uint64_t> Broadcasts::publish(std::uint32_t fragment, const BroadcastImage& image) {
   std::optional<std::uint64_t> old;
   if (images_[fragment]) {

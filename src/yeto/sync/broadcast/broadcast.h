@@ -29,6 +29,8 @@ struct BroadcastOrder {
 
 // Bytes of `values` values under a codec (f32 4, bf16 2 per value).
 std::uint64_t transfer_bytes(CodecId codec, std::uint64_t values);
+// The codec of a run that names none.
+CodecId automatic_codec(std::uint64_t values);
 
 class Broadcasts {
  public:

@@ -9,8 +9,6 @@
 namespace yeto::sync {
 namespace {
 
-// Trainable values from which bf16 is the automatic codec.
-constexpr std::uint64_t kBf16FromValues = 64'000'000;
 // Trainable state (params, momentum, public: 4 bytes each) up to which every commit is made durable.
 constexpr std::uint64_t kCommitDurableBytes = std::uint64_t{256} << 20;
 // How long the first round waits for members that are admitted but do not train yet.
@@ -37,8 +35,7 @@ void Core::admit_learner(const HelloArrived& event) {
     emit(Close{*admission.replaced, "the seat came back on another connection"});
   }
   if (!codec_known_) {
-    codec_ = options_.codec.value_or(event.hello.values < kBf16FromValues ? CodecId::kF32
-                                                                          : CodecId::kBf16);
+    codec_ = options_.codec.value_or(automatic_codec(event.hello.values));
     codec_known_ = true;
   }
   if (!first_join_at_) {
@@ -274,7 +271,7 @@ void Core::set_layout(Layout layout) {
   norms_.assign(fragments, {});
   const std::uint64_t values = layout_->values();
   if (!codec_known_) {
-    codec_ = options_.codec.value_or(values < kBf16FromValues ? CodecId::kF32 : CodecId::kBf16);
+    codec_ = options_.codec.value_or(automatic_codec(values));
     codec_known_ = true;
   }
   durability_ = options_.durability.value_or(12 * values <= kCommitDurableBytes
