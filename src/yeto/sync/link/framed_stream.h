@@ -65,8 +65,9 @@ class FramedStream {
   FramedStream& operator=(const FramedStream&) = delete;
 
   // Reads one frame of at most `max_payload` payload bytes, not a CHUNK, within `timeout`, and
-  // stops reading. `done` gets the message, or kProtocol, kTimeout, kClosed, kIo; after an error
-  // the stream is closed. One at a time, and only before start().
+  // stops reading. `done` gets the message, or kProtocol, kTimeout, kClosed, kIo. After kProtocol
+  // and kTimeout nothing more is read, but a REFUSED can still be sent before close_gracefully();
+  // after the others the stream is closed. One at a time, and only before start().
   void expect_one_message(std::uint32_t max_payload, Nanos timeout,
                           std::function<void(Result<wire::Message>)> done);
   // Reads frames until the stream is closed. `owner` must outlive the stream or close it.
