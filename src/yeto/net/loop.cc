@@ -61,15 +61,25 @@ TimerId Loop::after(Nanos delay, std::function<void()> task) {
   const TimerId id = ++impl_->last_timer;
   auto timer = std::make_shared<asio::steady_timer>(impl_->io, std::chrono::nanoseconds(delay));
   impl_->timers.emplace(id, timer);
-  timer->async_wait([impl = impl_.get(), id, run = std::move(task)](const asio::error_code&) {
-    // A timer that is due when it is cancelled still comes here: the map decides.
-    if (impl->timers.erase(id) == 1) {
-      run();
-    }
-  });
+  timer->async_wait(
+      [impl = impl_.get(), id, timer, run = std::move(task)](const asio::error_code&) {
+        // A timer that is due when it is cancelled still comes here: the map decides.
+        if (impl->timers.erase(id) == 1) {
+          run();
+        }
+      });
   return id;
 }
 
-void Loop::cancel(TimerId timer) { impl_->timers.erase(timer); }
+void Loop::cancel(TimerId timer) {
+  const auto found = impl_->timers.find(timer);
+  if (found == impl_->timers.end()) {
+    return;
+  }
+  if (const auto running = found->second.lock()) {
+    running->cancel();
+  }
+  impl_->timers.erase(found);
+}
 
 }  // namespace yeto::net

@@ -15,10 +15,12 @@
 namespace yeto::net {
 
 struct Loop::Impl {
+  // Outlives `io`, whose end destroys callbacks; what they own may still cancel a timer. Each timer
+  // is owned by its own callback.
+  std::unordered_map<TimerId, std::weak_ptr<asio::steady_timer>> timers;
+  TimerId last_timer = 0;
   asio::io_context io{1};
   asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
-  std::unordered_map<TimerId, std::shared_ptr<asio::steady_timer>> timers;
-  TimerId last_timer = 0;
   std::atomic<std::thread::id> runner;
 };
 

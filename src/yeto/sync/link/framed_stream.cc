@@ -50,7 +50,9 @@ struct FramedStream::Impl : std::enable_shared_from_this<FramedStream::Impl> {
   const wire::Direction incoming;
   StreamOwner* owner = nullptr;
   bool open = true;
-  bool silent = false;  // a handshake failed: nothing is read any more, a refusal can still be sent
+  // Nothing is read any more, but frames can still be sent: a refusal after a failed handshake,
+  // what is queued after detach().
+  bool silent = false;
 
   // Handshake: the one message that is awaited.
   std::function<void(Result<wire::Message>)> expected;
@@ -173,6 +175,9 @@ void FramedStream::Impl::read_prefix() {
 }
 
 void FramedStream::Impl::on_prefix() {
+  if (silent) {
+    return;
+  }
   const auto parsed = wire::parse_chunk_prefix(prefix_bytes, header.payload_bytes);
   if (!parsed) {
     return lose(parsed.error());
@@ -227,7 +232,9 @@ void FramedStream::Impl::read_piece() {
 
 void FramedStream::Impl::on_piece(std::size_t bytes) {
   body_read += static_cast<std::uint32_t>(bytes);
-  read_piece();
+  if (!silent) {
+    read_piece();
+  }
 }
 
 void FramedStream::Impl::end_chunk() {
@@ -354,6 +361,13 @@ void FramedStream::discard_current(std::uint64_t transfer) {
     impl_->target = MutableByteView();
     impl_->storing = false;
   }
+}
+
+void FramedStream::detach() {
+  impl_->owner = nullptr;
+  impl_->silent = true;
+  impl_->is_parked = false;
+  impl_->connection->set_close_handler(nullptr);
 }
 
 void FramedStream::close() {

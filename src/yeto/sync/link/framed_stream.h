@@ -86,6 +86,8 @@ class FramedStream {
   // If a chunk of this transfer is being stored now, the rest of it is discarded.
   void discard_current(std::uint64_t transfer);
 
+  // Ends the callbacks and the reading; what is queued goes on being sent until close().
+  void detach();
   void close();
   // Sends what is queued, then closes (see Connection::close_gracefully). No callback but `done`.
   void close_gracefully(Nanos limit, std::function<void()> done = {});

@@ -487,7 +487,21 @@ void Link::close() {
 void Link::close_gracefully(Nanos limit, std::function<void()> done) {
   const auto self = impl_;
   if (self->control != nullptr && self->open) {
-    self->control->close_gracefully(limit, std::move(done));
+    // The data streams stay until the peer has read the farewell and closes: it takes the loss of
+    // any stream for the loss of the session.
+    auto data = std::make_shared<std::vector<std::unique_ptr<FramedStream>>>(std::move(self->data));
+    for (const auto& stream : *data) {
+      if (stream != nullptr) {
+        stream->detach();
+      }
+    }
+    self->data.clear();
+    self->control->close_gracefully(limit, [data, after = std::move(done)] {
+      data->clear();
+      if (after) {
+        after();
+      }
+    });
   } else if (done) {
     self->loop.post(std::move(done));
   }
