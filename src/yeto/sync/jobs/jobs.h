@@ -72,7 +72,9 @@ class Jobs {
   std::uint64_t buffer_bytes() const;  // of all buffers together
 
   // ---- jobs (one thread at a time) ----
-  // kData if the bytes are no layout; kConflict if another layout is loaded.
+  // kData if the bytes are no layout; kConflict if another one is in use. Until the first images
+  // are made another donor's layout may take the place of the one before; its values then have to
+  // be loaded again.
   Result<Layout> load_layout(BufferId id);
   // f32 values of a fragment become Θ at version 0, momentum 0. kData for a wrong size or a value
   // that is not finite.
@@ -105,25 +107,22 @@ class Jobs {
   struct State {
     std::vector<float> values;
     std::vector<float> momentum;
-    std::shared_ptr<const Bytes> image;
+    std::shared_ptr<Bytes> image;
     std::uint64_t version = 0;
     bool loaded = false;
   };
 
   explicit Jobs(JobsOptions options);
-  std::optional<Buffer> buffer(BufferId id) const;
-  void give_out(BufferId id, std::shared_ptr<Bytes> bytes);
+  Result<Buffer> buffer(BufferId id) const;
+  Image give_out(BufferId id, std::shared_ptr<Bytes> bytes);
   void use_layout(Layout layout);
   Status check_fragment(std::uint32_t fragment) const;
   Status check_all_loaded(std::size_t ids) const;
-  Status encode_public(std::uint32_t fragment);
-  Result<merge::Inputs> merge_inputs(const Merge& job, std::vector<std::shared_ptr<Bytes>>& keep,
-                                     std::vector<std::vector<double>>& norms) const;
+  Status encode_public(State& state) const;
   Result<MergeReport> try_merge(const Merge& job);
-  checkpoint::Manifest make_manifest(const CoreState& state) const;
-  checkpoint::FragmentView fragment_view(std::uint32_t fragment) const;
-  Status check_restored(const checkpoint::Manifest& manifest, const Layout& layout) const;
-  Status restore_fragment(const checkpoint::Manifest& manifest, std::uint32_t fragment);
+  Status check_checkpoint(const CoreState& state) const;
+  Result<checkpoint::FileEntry> save_fragment(std::uint32_t fragment);
+  Status check_restored(const checkpoint::Manifest& manifest) const;
 
   const JobsOptions options_;
   mutable Mutex mutex_;
@@ -131,6 +130,7 @@ class Jobs {
   std::uint64_t buffer_bytes_ YETO_GUARDED_BY(mutex_) = 0;
 
   std::optional<Layout> layout_;
+  bool in_use_ = false;  // images were given out: the layout stands
   CodecId codec_ = CodecId::kF32;
   std::vector<State> states_;
   // Where a merge writes before it is known to be finite; swapped with the fragment's own.

@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: whatever happens while a checkpoint is written, the folder holds a whole commit; what is
+// damaged is refused by name. Method: children that die before each file operation, disks that are
+// full there, every bit flip of the manifest, a changed byte in every file.
+#include "yeto/sync/jobs/checkpoint.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "yeto/base/files.h"
+#include "yeto/sync/jobs/testing.h"
+#include "yeto/weights/safetensors.h"
+
+namespace yeto::sync {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::options_in;
+using testing::small_layout;
+using testing::TemporaryFolder;
+using testing::TestRun;
+
+// A state with all fields in use.
+void dress(CoreState& state) {
+  state.term = 3;
+  state.seats = {{0, 123456789012345ULL, true}, {7, 5, false}};
+  state.ledger = {100, 60, 10, 30};
+  state.forks = {{1, std::vector<std::uint64_t>(state.versions.size(), 0)},
+                 {3, std::vector<std::uint64_t>(state.versions.size(), 1)}};
+  state.contract = {{"base model", {1, 2, 3, 4, 5, 6, 7, 8}}, {"seq-len", {0xff}}};
+  state.finish_reason = "the controller said \"enough\"";
+}
+
+// The digests and images of the first `commits` commits of the run, by global step.
+struct Commit {
+  std::vector<std::uint64_t> versions;
+  std::vector<wire::Digest32> digests;
+};
+std::vector<Commit> commits_of(JobsOptions options, std::uint64_t commits) {
+  options.checkpoint = nullptr;
+  TestRun run(std::move(options));
+  EXPECT_TRUE(run.start(small_layout()));
+  std::vector<Commit> out{{run.state().versions, run.digests()}};
+  for (std::uint64_t i = 0; i < commits; ++i) {
+    EXPECT_TRUE(run.commit().ok);
+    out.push_back({run.state().versions, run.digests()});
+  }
+  return out;
+}
+
+TEST(Checkpoint, ARunGoesOnFromItAsIfNothingHadHappened) {
+  for (const CodecId codec : {CodecId::kF32, CodecId::kBf16}) {
+    for (const auto kind : {merge::OuterKind::kNesterov, merge::OuterKind::kSgd,
+                            merge::OuterKind::kDirect, merge::OuterKind::kAuto}) {
+      SCOPED_TRACE(
+          strf("codec {} outer {}", codec::codec_name(codec), merge::outer_kind_name(kind)));
+      auto store = std::make_shared<store::MemoryStore>();
+      JobsOptions options = options_in(store);
+      options.codec = codec;
+      options.outer = merge::OuterRule::of(kind);
+      const auto want = commits_of(options, 8);
+      std::vector<Image> images;
+      CoreState state;
+      {
+        TestRun run(options);
+        ASSERT_TRUE(run.start(small_layout()));
+        for (int i = 0; i < 5; ++i) {
+          ASSERT_TRUE(run.commit().ok);
+        }
+        dress(run.state());
+        ASSERT_TRUE(run.checkpoint());
+        images = run.current_images();
+        state = run.state();
+      }
+      options.codec.reset();
+      TestRun again(options);
+      ASSERT_TRUE(again.resume());
+      EXPECT_EQ(again.layout(), small_layout());
+      EXPECT_EQ(again.state(), state);
+      EXPECT_EQ(again.digests(), want[5].digests);
+      for (std::size_t i = 0; i < images.size(); ++i) {
+        EXPECT_EQ(again.current_images()[i].digest, images[i].digest) << "same public bytes";
+      }
+      for (int i = 0; i < 3; ++i) {
+        ASSERT_TRUE(again.commit().ok);
+      }
+      EXPECT_EQ(again.digests(), want[8].digests);
+      ASSERT_TRUE(again.checkpoint());
+    }
+  }
+}
+
+TEST(Checkpoint, OnlyChangedFragmentsAreWrittenAndOldFilesGo) {
+  TemporaryFolder folder;
+  std::vector<std::string> published;
+  auto store = *store::LocalFolder::open(
+      folder.path(), [&](std::string_view step, const fs::path& path) -> Status {
+        if (step == "publish") {
+          published.push_back(path.filename().string());
+        }
+        return Unit{};
+      });
+  TestRun run(options_in(store));
+  ASSERT_TRUE(run.start(small_layout()));
+  ASSERT_TRUE(run.checkpoint());
+  EXPECT_EQ(published, (std::vector<std::string>{"layout.bin", "fragment-0-v0.safetensors",
+                                                 "fragment-1-v0.safetensors",
+                                                 "fragment-2-v0.safetensors", "MANIFEST.json"}));
+  published.clear();
+  ASSERT_TRUE(run.commit().ok);
+  ASSERT_TRUE(run.checkpoint());
+  EXPECT_EQ(published, (std::vector<std::string>{"fragment-0-v1.safetensors", "MANIFEST.json"}));
+  EXPECT_EQ(*store->list(), (std::vector<std::string>{"MANIFEST.json", "fragment-0-v1.safetensors",
+                                                      "fragment-1-v0.safetensors",
+                                                      "fragment-2-v0.safetensors", "layout.bin"}));
+  // After a restart the unchanged files stand as well.
+  TestRun again(options_in(store));
+  ASSERT_TRUE(again.resume());
+  published.clear();
+  ASSERT_TRUE(again.commit().ok);
+  ASSERT_TRUE(again.checkpoint());
+  EXPECT_EQ(published, (std::vector<std::string>{"fragment-1-v1.safetensors", "MANIFEST.json"}));
+}
+
+TEST(Checkpoint, FilesDescribeThemselves) {
+  TemporaryFolder folder;
+  TestRun run(options_in(*store::LocalFolder::open(folder.path())));
+  ASSERT_TRUE(run.start(small_layout()));
+  ASSERT_TRUE(run.checkpoint());
+  const auto file = weights::SafetensorsFile::open(folder.path() / "fragment-1-v0.safetensors");
+  ASSERT_TRUE(file) << file.error().text();
+  const auto& metadata = file->view().metadata();
+  EXPECT_EQ(metadata.at("schema"), "yeto.fragment/1");
+  EXPECT_EQ(metadata.at("run_id"), "run-1");
+  EXPECT_EQ(metadata.at("fragment"), "1");
+  EXPECT_EQ(metadata.at("version"), "0");
+  EXPECT_EQ(metadata.at("codec"), "f32");
+  EXPECT_EQ(metadata.at("pieces"),
+            R"([{"tensor":"layers.1.w","dtype":"F32","shape":[40,5],"first":0,"count":200,)"
+            R"("offset":0}])");
+  EXPECT_TRUE(file->view().read_f32("params", 200));
+  EXPECT_TRUE(file->view().read_f32("momentum", 200));
+  EXPECT_TRUE(file->view().read_f32("public", 200));
+}
+
+// Restores what is in the folder and checks that it is one of the commits, whole.
+std::uint64_t expect_a_commit(const fs::path& folder, const std::vector<Commit>& commits) {
+  TestRun run(options_in(*store::LocalFolder::open(folder)));
+  const Status resumed = run.resume();
+  EXPECT_TRUE(resumed) << resumed.error().text();
+  if (!resumed) {
+    return 0;
+  }
+  const std::uint64_t step = run.state().global_step;
+  EXPECT_EQ(run.state().versions, commits.at(step).versions);
+  EXPECT_EQ(run.digests(), commits.at(step).digests);
+  // And it goes on.
+  EXPECT_TRUE(run.commit().ok);
+  EXPECT_TRUE(run.checkpoint());
+  TestRun next(options_in(*store::LocalFolder::open(folder)));
+  EXPECT_TRUE(next.resume());
+  EXPECT_EQ(next.digests(), commits.at(step + 1).digests);
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    EXPECT_FALSE(entry.path().filename().string().starts_with('.')) << "leftover " << entry;
+  }
+  return step;
+}
+
+TEST(Checkpoint, KilledBeforeAnyFileOperationItRecoversToACommit) {
+  const auto commits = commits_of(options_in(nullptr), 6);
+  std::vector<std::uint64_t> recovered;
+  for (int steps = 0;; ++steps) {
+    SCOPED_TRACE(strf("killed before operation {}", steps));
+    ASSERT_LT(steps, 200);
+    TemporaryFolder folder;
+    {
+      TestRun run(options_in(*store::LocalFolder::open(folder.path())));
+      ASSERT_TRUE(run.start(small_layout()));
+      ASSERT_TRUE(run.checkpoint());
+    }
+    const pid_t child = ::fork();
+    if (child == 0) {
+      int left = steps;
+      auto store = *store::LocalFolder::open(folder.path(),
+                                             [&](std::string_view, const fs::path&) -> Status {
+                                               if (left-- == 0) {
+                                                 ::_exit(9);
+                                               }
+                                               return Unit{};
+                                             });
+      TestRun run(options_in(store));
+      bool good = run.resume().has_value();
+      for (int i = 0; i < 4; ++i) {
+        good = good && run.commit().ok;
+        // The second checkpoint holds two commits at once.
+        good = good && (i == 1 || run.checkpoint());
+      }
+      ::_exit(good ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status));
+    ASSERT_TRUE(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 9) << WEXITSTATUS(status);
+    recovered.push_back(expect_a_commit(folder.path(), commits));
+    if (WEXITSTATUS(status) == 0) {
+      break;
+    }
+  }
+  EXPECT_TRUE(std::is_sorted(recovered.begin(), recovered.end())) << "later deaths lose no more";
+  EXPECT_EQ(recovered.front(), 0U);
+  EXPECT_EQ(recovered.back(), 4U);
+  EXPECT_GT(recovered.size(), 30U) << "there are that many operations to die at";
+}
+
+TEST(Checkpoint, AFullDiskAtAnyOperationLeavesTheOldCheckpointAndTheRunGoesOn) {
+  const auto commits = commits_of(options_in(nullptr), 6);
+  int failures = 0;
+  for (int steps = 0;; ++steps) {
+    SCOPED_TRACE(strf("full at operation {}", steps));
+    ASSERT_LT(steps, 100);
+    TemporaryFolder folder;
+    int left = 1'000'000;
+    auto store = *store::LocalFolder::open(
+        folder.path(), [&](std::string_view step, const fs::path& path) -> Status {
+          if (step != "remove" && left-- <= 0) {
+            return fail(io_error(strf("cannot {}", step), path.string(), ENOSPC));
+          }
+          return Unit{};
+        });
+    TestRun run(options_in(store));
+    ASSERT_TRUE(run.start(small_layout()));
+    ASSERT_TRUE(run.checkpoint());
+    ASSERT_TRUE(run.commit().ok);
+    left = steps;
+    const Status full = run.checkpoint();
+    if (!full) {
+      ++failures;
+      EXPECT_EQ(full.error().code, ErrorCode::kIo);
+      TestRun reader(options_in(*store::LocalFolder::open(folder.path())));
+      ASSERT_TRUE(reader.resume());
+      EXPECT_EQ(reader.digests(), commits.at(reader.state().global_step).digests);
+    }
+    left = 1'000'000;
+    ASSERT_TRUE(run.commit().ok) << "training goes on";
+    ASSERT_TRUE(run.checkpoint()) << "and the next checkpoint is whole";
+    EXPECT_EQ(expect_a_commit(folder.path(), commits), 2U);
+    if (full) {
+      break;
+    }
+  }
+  EXPECT_GE(failures, 10);
+}
+
+TEST(Checkpoint, ARealLimitOfTheSystemIsReportedAndTheOldCheckpointStands) {
+  TemporaryFolder folder;
+  const auto commits = commits_of(options_in(nullptr), 2);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    TestRun run(options_in(*store::LocalFolder::open(folder.path())));
+    bool good = run.start(small_layout()) && run.checkpoint() && run.commit().ok;
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{700, 700};
+    good = good && ::setrlimit(RLIMIT_FSIZE, &limit) == 0;
+    const Status full = run.checkpoint();
+    good = good && !full && full.error().code == ErrorCode::kIo && run.commit().ok;
+    ::_exit(good ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  ASSERT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(expect_a_commit(folder.path(), commits), 0U);
+}
+
+TEST(Checkpoint, VersionsThatAreNotThoseOfTheValuesAreRefused) {
+  auto store = std::make_shared<store::MemoryStore>();
+  TestRun run(options_in(store));
+  ASSERT_TRUE(run.start(small_layout()));
+  run.state().versions[1] = 1;
+  const Status refused = run.checkpoint();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kInternal);
+  EXPECT_TRUE(store->list()->empty());
+  TestRun nowhere(options_in(nullptr));
+  ASSERT_TRUE(nowhere.start(small_layout()));
+  EXPECT_FALSE(nowhere.checkpoint());
+}
+
+TEST(Checkpoint, AChangedByteInAnyFileIsRefusedByName) {
+  for (const CodecId codec : {CodecId::kF32, CodecId::kBf16}) {
+    TemporaryFolder folder;
+    JobsOptions options = options_in(*store::LocalFolder::open(folder.path()));
+    options.codec = codec;
+    TestRun run(options);
+    ASSERT_TRUE(run.start(small_layout()));
+    ASSERT_TRUE(run.checkpoint());
+    std::vector<fs::path> files;
+    for (const auto& entry : fs::directory_iterator(folder.path())) {
+      files.push_back(entry.path());
+    }
+    ASSERT_EQ(files.size(), 5U);
+    for (const fs::path& file : files) {
+      SCOPED_TRACE(file.filename());
+      const std::string whole = *read_text_file(file);
+      const auto expect_refused = [&](const std::string& text) {
+        ASSERT_TRUE(write_file_atomic(file, text));
+        TestRun reader(options);
+        const Status refused = reader.resume();
+        ASSERT_FALSE(refused);
+        EXPECT_EQ(refused.error().code, ErrorCode::kDamaged);
+        EXPECT_NE(refused.error().where.find(file.filename().string()), std::string::npos)
+            << refused.error().text();
+      };
+      std::string changed = whole;
+      changed[changed.size() / 2] = static_cast<char>(changed[changed.size() / 2] ^ 1);
+      expect_refused(changed);
+      expect_refused(whole.substr(0, whole.size() - 2));
+      expect_refused("");
+      if (file.filename() != checkpoint::kManifestName) {
+        expect_refused(whole + "x");
+        fs::remove(file);
+        TestRun reader(options);
+        EXPECT_EQ(reader.resume().error().code, ErrorCode::kDamaged) << "missing";
+      }
+      ASSERT_TRUE(write_file_atomic(file, whole));
+    }
+    TestRun reader(options);
+    EXPECT_TRUE(reader.resume()) << "all whole again";
+  }
+}
+
+TEST(Checkpoint, AnotherRunCodecOrOuterRuleIsRefused) {
+  auto store = std::make_shared<store::MemoryStore>();
+  TestRun run(options_in(store));
+  ASSERT_TRUE(run.start(small_layout()));
+  ASSERT_TRUE(run.checkpoint());
+  JobsOptions other = options_in(store);
+  other.run_id = "run-2";
+  const Status wrong_run = TestRun(other).resume();
+  ASSERT_FALSE(wrong_run);
+  EXPECT_EQ(wrong_run.error().code, ErrorCode::kConflict);
+  EXPECT_NE(wrong_run.error().what.find("run run-1, not run-2"), std::string::npos);
+  other = options_in(store);
+  other.codec = CodecId::kBf16;
+  EXPECT_EQ(TestRun(other).resume().error().code, ErrorCode::kConflict);
+  other = options_in(store);
+  other.outer = merge::OuterRule::of(merge::OuterKind::kSgd);
+  EXPECT_EQ(TestRun(other).resume().error().code, ErrorCode::kConflict);
+  other = options_in(store);
+  other.outer.lr = 0.5F;
+  EXPECT_TRUE(TestRun(other).resume()) << "a learning rate may change";
+  other = options_in(std::make_shared<store::MemoryStore>());
+  EXPECT_EQ(TestRun(other).resume().error().code, ErrorCode::kNotFound) << "nothing there";
+}
+
+checkpoint::Manifest some_manifest() {
+  checkpoint::Manifest manifest;
+  manifest.run_id = "run-\"1\"";
+  manifest.state.versions = {4, 3};
+  manifest.state.global_step = 7;
+  dress(manifest.state);
+  manifest.codec = CodecId::kBf16;
+  manifest.outer = {merge::OuterKind::kAuto, 0.7F, 0.9F};
+  manifest.weights = merge::WeightRule::kEqual;
+  manifest.fingerprint = sha256({});
+  manifest.layout = {"layout.bin", 99, sha256({})};
+  manifest.fragments = {{"fragment-0-v4.safetensors", 1ULL << 40, sha256({})},
+                        {"fragment-1-v3.safetensors", 12, sha256({})}};
+  manifest.settings = {{"a", "1"}, {"b", "ü"}};
+  return manifest;
+}
+
+TEST(Manifest, ComesBackAndIsDeterministic) {
+  const checkpoint::Manifest manifest = some_manifest();
+  const std::string text = checkpoint::manifest_to_json(manifest);
+  const auto back = checkpoint::manifest_from_json(text, "m");
+  ASSERT_TRUE(back) << back.error().text();
+  EXPECT_EQ(*back, manifest);
+  EXPECT_EQ(checkpoint::manifest_to_json(*back), text);
+  EXPECT_NE(text.find("\"schema\": \"yeto.checkpoint/1\""), std::string::npos);
+}
+
+TEST(Manifest, EveryTruncationAndBitFlipIsRefusedOrMeansTheSame) {
+  const checkpoint::Manifest manifest = some_manifest();
+  const std::string text = checkpoint::manifest_to_json(manifest);
+  for (std::size_t size = 0; size + 1 < text.size(); ++size) {
+    ASSERT_FALSE(checkpoint::manifest_from_json(text.substr(0, size), "m")) << size;
+  }
+  for (std::size_t bit = 0; bit < text.size() * 8; ++bit) {
+    std::string flipped = text;
+    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
+    const auto back = checkpoint::manifest_from_json(flipped, "m");
+    if (back) {
+      ASSERT_EQ(*back, manifest) << "only blanks may differ, bit " << bit;
+    }
+  }
+}
+
+TEST(Manifest, AnotherMajorIsNamedAsSuch) {
+  std::string text = checkpoint::manifest_to_json(some_manifest());
+  text.replace(text.find("yeto.checkpoint/1"), 17, "yeto.checkpoint/2");
+  const auto newer = checkpoint::manifest_from_json(text, "m");
+  ASSERT_FALSE(newer);
+  EXPECT_EQ(newer.error().code, ErrorCode::kNotInBuild);
+  text.replace(text.find("yeto.checkpoint/2"), 17, "some.checkpoint/1");
+  EXPECT_EQ(checkpoint::manifest_from_json(text, "m").error().code, ErrorCode::kDamaged);
+}
+
+TEST(Manifest, NamesOutsideTheFolderAreRefused) {
+  checkpoint::Manifest manifest = some_manifest();
+  manifest.fragments[1].name = "../other";
+  EXPECT_FALSE(checkpoint::manifest_from_json(checkpoint::manifest_to_json(manifest), "m"));
+  manifest = some_manifest();
+  manifest.layout.name = "fragment-0-v4.safetensors";
+  EXPECT_FALSE(checkpoint::manifest_from_json(checkpoint::manifest_to_json(manifest), "m"));
+  manifest = some_manifest();
+  manifest.state.versions.push_back(1);
+  EXPECT_FALSE(checkpoint::manifest_from_json(checkpoint::manifest_to_json(manifest), "m"));
+}
+
+TEST(Term, RisesWithEachLifeAndAboveTheManifest) {
+  store::MemoryStore store;
+  EXPECT_EQ(*checkpoint::raise_term(store), 1U);
+  EXPECT_EQ(*checkpoint::raise_term(store), 2U);
+  ASSERT_TRUE(store.remove("TERM"));
+  checkpoint::Manifest manifest = some_manifest();
+  manifest.state.term = 9;
+  ASSERT_TRUE(checkpoint::write_manifest(store, manifest));
+  EXPECT_EQ(*checkpoint::raise_term(store), 10U);
+  EXPECT_EQ(*checkpoint::raise_term(store), 11U);
+  for (const char* text : {"", "x", "1x", "-1", "99999999999999999999999"}) {
+    ASSERT_TRUE(store.put("TERM", text, store::PutMode::kReplace));
+    const auto damaged = checkpoint::raise_term(store);
+    ASSERT_FALSE(damaged) << text;
+    EXPECT_EQ(damaged.error().code, ErrorCode::kDamaged);
+    EXPECT_NE(damaged.error().where.find("TERM"), std::string::npos);
+  }
+}
+
+TEST(Term, ARaiseThatCannotBeStoredIsAnError) {
+  TemporaryFolder folder;
+  auto store = *store::LocalFolder::open(
+      folder.path(), [](std::string_view step, const fs::path& path) -> Status {
+        return fail(io_error(strf("cannot {}", step), path.string(), ENOSPC));
+      });
+  EXPECT_EQ(checkpoint::raise_term(*store).error().code, ErrorCode::kIo);
+}
+
+}  // namespace
+}  // namespace yeto::sync
