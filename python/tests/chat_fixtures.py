@@ -69,32 +69,67 @@ STRICT = (
     "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
 )
 TEMPLATES = {
-    "chatml": CHATML, "chatml-tag": CHATML_TAGGED, "chatml-tag-short": CHATML_TAGGED_SHORT,
-    "chatml-tag-long": CHATML_TAGGED_LONG, "llama3": LLAMA3, "llama3-tag": LLAMA3_TAGGED,
-    "qwen3": QWEN3, "strict": STRICT,
+    "chatml": CHATML,
+    "chatml-tag": CHATML_TAGGED,
+    "chatml-tag-short": CHATML_TAGGED_SHORT,
+    "chatml-tag-long": CHATML_TAGGED_LONG,
+    "llama3": LLAMA3,
+    "llama3-tag": LLAMA3_TAGGED,
+    "qwen3": QWEN3,
+    "strict": STRICT,
 }
 METHODS = {
-    "chatml": "prefix", "chatml-tag": "tag", "chatml-tag-short": "tag", "chatml-tag-long": "tag",
-    "llama3": "prefix", "llama3-tag": "tag", "qwen3": "probe", "strict": "prefix",
+    "chatml": "prefix",
+    "chatml-tag": "tag",
+    "chatml-tag-short": "tag",
+    "chatml-tag-long": "tag",
+    "llama3": "prefix",
+    "llama3-tag": "tag",
+    "qwen3": "probe",
+    "strict": "prefix",
 }
 _FAMILIES: dict[str, dict[str, Any]] = {
-    "chatml": {"specials": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], "eos": "<|im_end|>",
-               "bos": None, "pad": "<|im_end|>"},
-    "qwen3": {"specials": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], "eos": "<|im_end|>",
-              "bos": None, "pad": "<|endoftext|>", "plain": ["<think>", "</think>"], "nfc": True},
-    "llama3": {"specials": ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>",
-                            "<|end_header_id|>", "<|eot_id|>"],
-               "eos": "<|end_of_text|>", "bos": "<|begin_of_text|>", "pad": "<|end_of_text|>"},
-    "strict": {"specials": ["<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>"],
-               "eos": "<eos>", "bos": "<bos>", "pad": "<pad>"},
+    "chatml": {
+        "specials": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        "eos": "<|im_end|>",
+        "bos": None,
+        "pad": "<|im_end|>",
+    },
+    "qwen3": {
+        "specials": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        "eos": "<|im_end|>",
+        "bos": None,
+        "pad": "<|endoftext|>",
+        "plain": ["<think>", "</think>"],
+        "nfc": True,
+    },
+    "llama3": {
+        "specials": [
+            "<|begin_of_text|>",
+            "<|end_of_text|>",
+            "<|start_header_id|>",
+            "<|end_header_id|>",
+            "<|eot_id|>",
+        ],
+        "eos": "<|end_of_text|>",
+        "bos": "<|begin_of_text|>",
+        "pad": "<|end_of_text|>",
+    },
+    "strict": {
+        "specials": ["<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>"],
+        "eos": "<eos>",
+        "bos": "<bos>",
+        "pad": "<pad>",
+    },
 }
 
 
 def make_tokenizer(shape: str) -> PreTrainedTokenizerFast:
     """A byte-level tokenizer with the special tokens and the template of `shape`."""
     family = _FAMILIES[shape.split("-")[0]]
-    vocabulary = {symbol: index for index, symbol in enumerate(sorted(
-        pre_tokenizers.ByteLevel.alphabet()))}
+    vocabulary = {
+        symbol: index for index, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))
+    }
     merges = []
     for merge in _MERGES:
         left, right = merge.split(" ")
@@ -110,14 +145,20 @@ def make_tokenizer(shape: str) -> PreTrainedTokenizerFast:
     steps: list[Any] = [ByteLevelProcessor(trim_offsets=False)]
     if family["bos"]:
         bos = family["bos"]
-        steps.append(TemplateProcessing(
-            single=f"{bos} $A", pair=f"{bos} $A $B",
-            special_tokens=[(bos, backend.token_to_id(bos))],
-        ))
+        steps.append(
+            TemplateProcessing(
+                single=f"{bos} $A",
+                pair=f"{bos} $A $B",
+                special_tokens=[(bos, backend.token_to_id(bos))],
+            )
+        )
     backend.post_processor = Sequence(steps)
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, eos_token=family["eos"], bos_token=family["bos"],
-        pad_token=family["pad"], clean_up_tokenization_spaces=False,
+        tokenizer_object=backend,
+        eos_token=family["eos"],
+        bos_token=family["bos"],
+        pad_token=family["pad"],
+        clean_up_tokenization_spaces=False,
     )
     tokenizer.chat_template = TEMPLATES[shape]
     return tokenizer
@@ -126,20 +167,37 @@ def make_tokenizer(shape: str) -> PreTrainedTokenizerFast:
 def make_model(folder: Path, shape: str = "llama3", seed: int = 0, **changes: Any) -> Path:
     """A tiny random causal language model with its tokenizer, saved as an ordinary folder."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+    from transformers import (
+        Gemma2Config,
+        Gemma2ForCausalLM,
+        LlamaConfig,
+        LlamaForCausalLM,
+        Qwen3Config,
+        Qwen3ForCausalLM,
+    )
 
     tokenizer = make_tokenizer(shape)
     settings: dict[str, Any] = dict(
-        vocab_size=320, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=512,
-        tie_word_embeddings=True, bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+        vocab_size=320,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
     )
     settings.update(changes)
     torch.manual_seed(seed)
     model: Any
     if shape.startswith("qwen3"):
         model = Qwen3ForCausalLM(Qwen3Config(**settings))
+    elif shape == "strict":
+        model = Gemma2ForCausalLM(Gemma2Config(**settings))
     else:
         model = LlamaForCausalLM(LlamaConfig(**settings))
     model.save_pretrained(folder)
@@ -165,8 +223,14 @@ class FakeBoundary:
     """A scripted boundary: records the calls, drains after `drain_after` steps, and at the end
     overwrites the tensors by `final` (a function of the tensor's index) if given."""
 
-    def __init__(self, tensors: list[Any], drain_after: int | None = None, seat: int = 0,
-                 final: Any = None, lowest: bool = True) -> None:
+    def __init__(
+        self,
+        tensors: list[Any],
+        drain_after: int | None = None,
+        seat: int = 0,
+        final: Any = None,
+        lowest: bool = True,
+    ) -> None:
         self.tensors = tensors
         self.drain_after = drain_after
         self.seat = seat
@@ -179,20 +243,32 @@ class FakeBoundary:
 
     def wait_ready(self, timeout_s: float = 0.0) -> dict[str, Any]:
         self.calls.append(("wait_ready",))
-        return {"seat": self.seat, "term": 1, "global_step": 0, "live": [0, 1],
-                "joined_late": False}
+        return {
+            "seat": self.seat,
+            "term": 1,
+            "global_step": 0,
+            "live": [0, 1],
+            "joined_late": False,
+        }
 
     def step(self, tokens: int) -> dict[str, Any]:
         self.steps += 1
         self.tokens += tokens
         self.calls.append(("step", tokens))
         return {
-            "applied": [(0, self.steps, False)], "pushed": [(0, self.steps, 100)],
-            "global_step": self.steps, "run_tokens": 2 * self.tokens, "live": [0, 1],
-            "versions": [self.steps, 0], "staleness_max": 1,
+            "applied": [(0, self.steps, False)],
+            "pushed": [(0, self.steps, 100)],
+            "global_step": self.steps,
+            "run_tokens": 2 * self.tokens,
+            "live": [0, 1],
+            "versions": [self.steps, 0],
+            "staleness_max": 1,
             "draining": self.drain_after is not None and self.steps >= self.drain_after,
-            "connected": True, "blocked_ms": 0.5, "bytes_pushed": 100 * self.steps,
-            "bytes_received": 100 * self.steps, "pulls_waiting": 0,
+            "connected": True,
+            "blocked_ms": 0.5,
+            "bytes_pushed": 100 * self.steps,
+            "bytes_received": 100 * self.steps,
+            "pulls_waiting": 0,
         }
 
     def set_phase(self, phase: str) -> None:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from yeto.errors import YetoError
 from yeto.learner.cli import main
 from yeto.learner.options import Options, parse
@@ -17,16 +18,40 @@ def options(*flags: str) -> Options:
     return parse([*NEEDED, *flags])
 
 
-@pytest.mark.parametrize("flag, value", [
-    ("--seq-len", "7"), ("--micro-batch-size", "0"), ("--grad-accum", "-1"), ("--lora-r", "0"),
-    ("--lora-alpha", "0"), ("--lora-dropout", "1"), ("--inner-lr", "-0.1"), ("--inner-lr", "nan"),
-    ("--inner-lr", "inf"), ("--weight-decay", "-1"), ("--betas", "0.9,1"), ("--betas", "1,0.9"),
-    ("--clip", "0"), ("--warmup", "-1"), ("--epochs", "0"), ("--tokens", "0"),
-    ("--local-steps", "0"), ("--seed", "-1"), ("--threads", "0"), ("--fragments", "0"),
-    ("--seats", "0"), ("--streams", "65"), ("--max-alone", "0"), ("--log-every", "0"),
-    ("--eval-rows", "0"), ("--max-rows", "0"), ("--val-rows", "-1"), ("--max-dropped", "101"),
-    ("--seat", "1"),
-])
+@pytest.mark.parametrize(
+    "flag, value",
+    [
+        ("--seq-len", "7"),
+        ("--micro-batch-size", "0"),
+        ("--grad-accum", "-1"),
+        ("--lora-r", "0"),
+        ("--lora-alpha", "0"),
+        ("--lora-dropout", "1"),
+        ("--inner-lr", "-0.1"),
+        ("--inner-lr", "nan"),
+        ("--inner-lr", "inf"),
+        ("--weight-decay", "-1"),
+        ("--betas", "0.9,1"),
+        ("--betas", "1,0.9"),
+        ("--clip", "0"),
+        ("--warmup", "-1"),
+        ("--epochs", "0"),
+        ("--tokens", "0"),
+        ("--local-steps", "0"),
+        ("--seed", "-1"),
+        ("--threads", "0"),
+        ("--fragments", "0"),
+        ("--seats", "0"),
+        ("--streams", "65"),
+        ("--max-alone", "0"),
+        ("--log-every", "0"),
+        ("--eval-rows", "0"),
+        ("--max-rows", "0"),
+        ("--val-rows", "-1"),
+        ("--max-dropped", "101"),
+        ("--seat", "1"),
+    ],
+)
 def test_a_number_out_of_range_is_refused(flag: str, value: str) -> None:
     with pytest.raises(YetoError) as caught:
         options(flag, value)
@@ -35,25 +60,38 @@ def test_a_number_out_of_range_is_refused(flag: str, value: str) -> None:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("flag, value", [
-    ("--seq-len", "many"), ("--lora-r", "1.5"), ("--inner-lr", "fast"), ("--betas", "0.9"),
-    ("--betas", "a,b"), ("--syncer", "here"), ("--syncer", "host:99999"), ("--syncer", "@"),
-    ("--lora-targets", "a,,b"),
-])
+@pytest.mark.parametrize(
+    "flag, value",
+    [
+        ("--seq-len", "many"),
+        ("--lora-r", "1.5"),
+        ("--inner-lr", "fast"),
+        ("--betas", "0.9"),
+        ("--betas", "a,b"),
+        ("--syncer", "here"),
+        ("--syncer", "host:99999"),
+        ("--syncer", "@"),
+        ("--lora-targets", "a,,b"),
+    ],
+)
 def test_a_value_of_the_wrong_type_is_refused(flag: str, value: str) -> None:
     with pytest.raises(YetoError) as caught:
         options(flag, value)
-    assert caught.value.code == "E_TYPE" and flag in caught.value.what and value in caught.value.what
+    assert caught.value.code == "E_TYPE"
+    assert flag in caught.value.what and value in caught.value.what
 
 
-@pytest.mark.parametrize("flags, code", [
-    (["--val-data", "v", "--val-rows", "3"], "E_CONFLICT"),
-    (["--syncer", "h:1", "--seats", "2"], "E_CONFLICT"),
-    (["--no-such-flag"], "E_FLAG_UNKNOWN"),
-    (["--seq"], "E_FLAG_UNKNOWN"),
-    (["--overlong", "split"], "E_USAGE"),
-    (["--seq-len"], "E_USAGE"),
-])
+@pytest.mark.parametrize(
+    "flags, code",
+    [
+        (["--val-data", "v", "--val-rows", "3"], "E_CONFLICT"),
+        (["--syncer", "h:1", "--seats", "2"], "E_CONFLICT"),
+        (["--no-such-flag"], "E_FLAG_UNKNOWN"),
+        (["--seq"], "E_FLAG_UNKNOWN"),
+        (["--overlong", "split"], "E_USAGE"),
+        (["--seq-len"], "E_USAGE"),
+    ],
+)
 def test_flags_that_cannot_stand_are_refused(flags: list[str], code: str) -> None:
     with pytest.raises(YetoError) as caught:
         options(*flags)
@@ -61,8 +99,22 @@ def test_flags_that_cannot_stand_are_refused(flags: list[str], code: str) -> Non
 
 
 def test_edges_of_ranges_pass() -> None:
-    got = options("--seq-len", "8", "--inner-lr", "0", "--betas", "0,0", "--warmup", "0",
-                  "--seed", str(2**63 - 1), "--syncer", "@endpoint.json", "--max-dropped", "0")
+    got = options(
+        "--seq-len",
+        "8",
+        "--inner-lr",
+        "0",
+        "--betas",
+        "0,0",
+        "--warmup",
+        "0",
+        "--seed",
+        str(2**63 - 1),
+        "--syncer",
+        "@endpoint.json",
+        "--max-dropped",
+        "0",
+    )
     assert (got.seq_len, got.inner_lr, got.betas, got.warmup) == (8, 0.0, (0.0, 0.0), 0)
     assert got.syncer == "@endpoint.json" and got.max_dropped == 0.0
 
@@ -99,7 +151,8 @@ def test_help_and_refusals_load_no_framework() -> None:
         "heavy = {'torch', 'transformers', 'peft', 'numpy'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True,
-                          check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(root)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "example:" in done.stdout

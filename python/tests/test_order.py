@@ -4,6 +4,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from yeto.text.order import Permutation, holdout, holdout_key, seat_rows, share_size
 
 
@@ -31,7 +32,8 @@ def test_a_position_of_a_huge_range_needs_no_stored_array() -> None:
 def test_epochs_and_seeds_give_other_orders() -> None:
     orders = {
         tuple(Permutation(50, seed, epoch)[i] for i in range(50))
-        for seed in range(3) for epoch in range(3)
+        for seed in range(3)
+        for epoch in range(3)
     }
     assert len(orders) == 9
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from chat_fixtures import talk
+
 from yeto.errors import YetoError
 from yeto.text.rows import Report, Row, read_rows
 
@@ -34,16 +35,19 @@ def test_blank_lines_crlf_and_a_byte_order_mark_are_accepted(tmp_path: Path) -> 
     assert rows[1].place.endswith("rows.jsonl:4")
 
 
-@pytest.mark.parametrize("line, text", [
-    (b'{"messages": [', "not one complete JSON object"),
-    (b'{"a": 1} x', "not one complete JSON object"),
-    (b"[1, 2]", "not a JSON object but a list"),
-    (b'"text"', "not a JSON object but a string"),
-    (b'{"messages": "\xff"}', "is not UTF-8"),
-    (b'{"messages": "\\ud83d"}', "half of a surrogate pair"),
-    (b'{"messages": "a\\u0000b"}', "NUL"),
-    (b'{"messages": "\x00"}', "NUL"),
-])
+@pytest.mark.parametrize(
+    "line, text",
+    [
+        (b'{"messages": [', "not one complete JSON object"),
+        (b'{"a": 1} x', "not one complete JSON object"),
+        (b"[1, 2]", "not a JSON object but a list"),
+        (b'"text"', "not a JSON object but a string"),
+        (b'{"messages": "\xff"}', "is not UTF-8"),
+        (b'{"messages": "\\ud83d"}', "half of a surrogate pair"),
+        (b'{"messages": "a\\u0000b"}', "NUL"),
+        (b'{"messages": "\x00"}', "NUL"),
+    ],
+)
 def test_damage_stops_with_file_and_row(tmp_path: Path, line: bytes, text: str) -> None:
     with pytest.raises(YetoError) as caught:
         read(tmp_path, messages("a", "b"), line)
@@ -71,34 +75,65 @@ def test_an_escaped_backslash_is_no_nul(tmp_path: Path) -> None:
     assert len(rows) == 1
 
 
-@pytest.mark.parametrize("record, rule, text", [
-    ({"text": "x"}, "schema", "keys seen: text"),
-    ({"chosen": [], "rejected": []}, "schema", "preference pair"),
-    ({"messages": []}, "schema", "it is empty"),
-    ({"messages": {}}, "schema", "it is an object"),
-    ({"messages": ["x"]}, "schema", "message 1 must be an object"),
-    ({"messages": [{"content": "x"}]}, "schema", "no string `role`"),
-    ({"messages": [{"role": "critic", "content": "x"}]}, "role", "'critic'"),
-    ({"messages": [{"role": "user", "content": 3}]}, "schema", "it is a number"),
-    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "media", "image_url"),
-    ({"messages": talk("a")}, "no-target", "no assistant message"),
-    ({"messages": talk("a", "")}, "empty-answer", "message 2 is empty"),
-    ({"messages": talk("a", "b", "c", " \n ")}, "empty-answer", "message 4 is empty"),
-    ({"messages": talk("a", "", "c", "d")}, "empty-answer", "message 2 is empty"),
-    ({"messages": [*talk("a"), {"role": "assistant", "content": "b", "train": False}]},
-     "no-target", "is to be trained"),
-    ({"messages": [*talk("a"), {"role": "assistant", "content": "b", "train": 1}]},
-     "schema", "true or false"),
-    ({"messages": [*talk("a"), {"role": "assistant", "content": "b", "weight": 2}]},
-     "schema", "0 or 1"),
-    ({"messages": [*talk("a"), {"role": "assistant", "tool_calls": [{"function": {}}]}]},
-     "tool-shape", "without a name"),
-    ({"messages": [*talk("a"), {"role": "assistant", "tool_calls": [
-        {"function": {"name": "f", "arguments": "[1]"}}]}]}, "tool-shape", "no JSON object"),
-    ({"messages": talk("a", "b"), "tools": "{"}, "tool-shape", "not JSON"),
-])
-def test_a_bad_row_is_dropped_by_its_rule(tmp_path: Path, record: dict[str, Any], rule: str,
-                                          text: str) -> None:
+@pytest.mark.parametrize(
+    "record, rule, text",
+    [
+        ({"text": "x"}, "schema", "keys seen: text"),
+        ({"chosen": [], "rejected": []}, "schema", "preference pair"),
+        ({"messages": []}, "schema", "it is empty"),
+        ({"messages": {}}, "schema", "it is an object"),
+        ({"messages": ["x"]}, "schema", "message 1 must be an object"),
+        ({"messages": [{"content": "x"}]}, "schema", "no string `role`"),
+        ({"messages": [{"role": "critic", "content": "x"}]}, "role", "'critic'"),
+        ({"messages": [{"role": "user", "content": 3}]}, "schema", "it is a number"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "media",
+            "image_url",
+        ),
+        ({"messages": talk("a")}, "no-target", "no assistant message"),
+        ({"messages": talk("a", "")}, "empty-answer", "message 2 is empty"),
+        ({"messages": talk("a", "b", "c", " \n ")}, "empty-answer", "message 4 is empty"),
+        ({"messages": talk("a", "", "c", "d")}, "empty-answer", "message 2 is empty"),
+        (
+            {"messages": [*talk("a"), {"role": "assistant", "content": "b", "train": False}]},
+            "no-target",
+            "is to be trained",
+        ),
+        (
+            {"messages": [*talk("a"), {"role": "assistant", "content": "b", "train": 1}]},
+            "schema",
+            "true or false",
+        ),
+        (
+            {"messages": [*talk("a"), {"role": "assistant", "content": "b", "weight": 2}]},
+            "schema",
+            "0 or 1",
+        ),
+        (
+            {"messages": [*talk("a"), {"role": "assistant", "tool_calls": [{"function": {}}]}]},
+            "tool-shape",
+            "without a name",
+        ),
+        (
+            {
+                "messages": [
+                    *talk("a"),
+                    {
+                        "role": "assistant",
+                        "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}],
+                    },
+                ]
+            },
+            "tool-shape",
+            "no JSON object",
+        ),
+        ({"messages": talk("a", "b"), "tools": "{"}, "tool-shape", "not JSON"),
+    ],
+)
+def test_a_bad_row_is_dropped_by_its_rule(
+    tmp_path: Path, record: dict[str, Any], rule: str, text: str
+) -> None:
     rows, report = read(tmp_path, messages("a", "b"), record, messages("c", "d"))
     assert [row.number for row in rows] == [1, 3]
     assert report.read == 3 and report.dropped == {rule: 1}
@@ -110,10 +145,16 @@ def test_content_forms_of_equal_meaning_are_one_row(tmp_path: Path) -> None:
     rows, _ = read(
         tmp_path,
         {"messages": [{"role": " User", "content": "a b"}, {"role": "assistant", "content": "c"}]},
-        {"messages": [
-            {"role": "user", "content": [{"type": "text", "text": "a "},
-                                         {"type": "text", "text": "b"}]},
-            {"role": "ASSISTANT", "content": "c", "tool_calls": None}], "extra": 1},
+        {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}],
+                },
+                {"role": "ASSISTANT", "content": "c", "tool_calls": None},
+            ],
+            "extra": 1,
+        },
     )
     assert rows[0].digest == rows[1].digest
     assert rows[0].messages == rows[1].messages
@@ -121,21 +162,38 @@ def test_content_forms_of_equal_meaning_are_one_row(tmp_path: Path) -> None:
 
 def test_tool_arguments_of_equal_meaning_are_one_row(tmp_path: Path) -> None:
     forms: list[Any] = [{"t": "5"}, '{"t":"5"}', json.dumps('{"t":"5"}')]
-    rows, _ = read(tmp_path, *(
-        {"messages": [*talk("a"), {"role": "assistant", "content": None, "tool_calls": [
-            {"type": "function", "function": {"name": "f", "arguments": form}}]}]}
-        for form in forms
-    ))
+    rows, _ = read(
+        tmp_path,
+        *(
+            {
+                "messages": [
+                    *talk("a"),
+                    {
+                        "role": "assistant",
+                        "content": None,
+                        "tool_calls": [
+                            {"type": "function", "function": {"name": "f", "arguments": form}}
+                        ],
+                    },
+                ]
+            }
+            for form in forms
+        ),
+    )
     assert len({row.digest for row in rows}) == 1 and len(rows) == 3
     assert rows[0].messages[1]["content"] == ""
 
 
 def test_which_turns_are_trained(tmp_path: Path) -> None:
     record = messages("a", "b", "c", "d")
-    switched = {"messages": [
-        {"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0},
-        {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"},
-    ]}
+    switched = {
+        "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b", "weight": 0},
+            {"role": "user", "content": "c"},
+            {"role": "assistant", "content": "d"},
+        ]
+    }
     rows, _ = read(tmp_path, record, switched)
     assert [row.trained for row in rows] == [(1, 3), (3,)]
     assert rows[0].digest != rows[1].digest
@@ -177,9 +235,14 @@ def test_only_the_first_places_are_listed(tmp_path: Path) -> None:
     assert any("and 10 more" in line for line in report.lines())
 
 
-@pytest.mark.parametrize("name, text", [
-    ("none.jsonl", "cannot be read"), ("x.parquet", "JSON lines only"), (".", "cannot be read"),
-])
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("none.jsonl", "cannot be read"),
+        ("x.parquet", "JSON lines only"),
+        (".", "cannot be read"),
+    ],
+)
 def test_unreadable_files_are_named(tmp_path: Path, name: str, text: str) -> None:
     with pytest.raises(YetoError, match=text) as caught:
         list(read_rows(str(tmp_path / name), Report()))

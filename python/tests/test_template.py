@@ -11,14 +11,19 @@ import pytest
 from chat_fixtures import CHATML, LLAMA3, METHODS, QWEN3, TEMPLATES, make_tokenizer, talk
 from hypothesis import given
 from hypothesis import strategies as st
+
 from yeto.errors import YetoError
 from yeto.text.encode import Encoded, Encoder
 from yeto.text.rows import Report, read_rows
 from yeto.text.template import ChatTemplate
 
 SHAPES = sorted(TEMPLATES)
-STOPS = {"chatml": "<|im_end|>", "qwen3": "<|im_end|>", "llama3": "<|eot_id|>",
-         "strict": "<end_of_turn>"}
+STOPS = {
+    "chatml": "<|im_end|>",
+    "qwen3": "<|im_end|>",
+    "llama3": "<|eot_id|>",
+    "strict": "<end_of_turn>",
+}
 
 
 @cache
@@ -31,8 +36,9 @@ def stop_of(shape: str) -> str:
     return STOPS[shape.split("-")[0]]
 
 
-def encode(tmp_path: Path, shape: str, *records: Any, mode: str = "auto", train_on: str =
-           "assistant") -> tuple[list[Encoded], Report]:
+def encode(
+    tmp_path: Path, shape: str, *records: Any, mode: str = "auto", train_on: str = "assistant"
+) -> tuple[list[Encoded], Report]:
     path = tmp_path / "rows.jsonl"
     lines = [json.dumps(r if isinstance(r, dict) else {"messages": r}) for r in records]
     path.write_text("\n".join(lines), encoding="utf-8")
@@ -82,10 +88,24 @@ def test_system_text_is_context(tmp_path: Path, shape: str) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("answer", [
-    "😀 ok", "👩‍👩‍👧‍👦", "e\u0301tude", "नमस्ते", "a\n\nb", "tabs\there", "hello hello", "<|x|>", "{{ x }}",
-    "assistant", "user", "\u200b.", "ﬃ",
-])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "😀 ok",
+        "👩‍👩‍👧‍👦",
+        "e\u0301tude",
+        "नमस्ते",
+        "a\n\nb",
+        "tabs\there",
+        "hello hello",
+        "<|x|>",
+        "{{ x }}",
+        "assistant",
+        "user",
+        "\u200b.",
+        "ﬃ",
+    ],
+)
 def test_unicode_and_odd_answers(tmp_path: Path, shape: str, answer: str) -> None:
     (row,), report = encode(tmp_path, shape, talk("?" + answer, answer, answer, answer + "!"))
     shown = [unicodedata.normalize("NFC", piece) for piece in pieces(shape, row)]
@@ -111,14 +131,15 @@ def test_native_mode_without_a_tag_is_refused() -> None:
 
 
 words = st.text(
-    st.characters(exclude_categories=("Cs",), exclude_characters="\0"), min_size=1, max_size=24
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=24
 ).filter(lambda text: text.strip() and "<" not in text)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @given(turns=st.lists(st.tuples(words, words), min_size=1, max_size=4))
-def test_decoded_targets_equal_the_answers(tmp_path_factory: Any, shape: str,
-                                           turns: list[tuple[str, str]]) -> None:
+def test_decoded_targets_equal_the_answers(
+    tmp_path_factory: Any, shape: str, turns: list[tuple[str, str]]
+) -> None:
     folder = tmp_path_factory.mktemp("row")
     flat = [text for turn in turns for text in turn]
     (row,), report = encode(folder, shape, talk(*flat))
@@ -161,8 +182,9 @@ def test_reasoning_that_the_template_hides_is_not_trained(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("shape", ["llama3", "strict"])
-def test_the_begin_token_stands_once_when_the_template_writes_it(tmp_path: Path, shape: str
-                                                                 ) -> None:
+def test_the_begin_token_stands_once_when_the_template_writes_it(
+    tmp_path: Path, shape: str
+) -> None:
     (row,), _ = encode(tmp_path, shape, talk("a", "b"))
     assert row.ids.tolist().count(parts(shape)[0].bos_token_id) == 1
     assert row.ids[0] == parts(shape)[0].bos_token_id
@@ -170,8 +192,9 @@ def test_the_begin_token_stands_once_when_the_template_writes_it(tmp_path: Path,
 
 def test_the_begin_token_stands_once_when_the_template_leaves_it_out(tmp_path: Path) -> None:
     tokenizer = make_tokenizer("llama3")
-    template = ChatTemplate(tokenizer, {tokenizer.eos_token_id},
-                            template=LLAMA3.replace("{{ bos_token }}", ""))
+    template = ChatTemplate(
+        tokenizer, {tokenizer.eos_token_id}, template=LLAMA3.replace("{{ bos_token }}", "")
+    )
     path = tmp_path / "r.jsonl"
     path.write_text(json.dumps({"messages": talk("a", "b")}))
     report = Report()
@@ -204,8 +227,10 @@ def test_a_template_without_generation_prompt_trains_no_header(tmp_path: Path) -
 
 def test_an_end_mark_that_opens_the_next_header_closes_the_turn() -> None:
     tokenizer = make_tokenizer("chatml")
-    opening = ("{% for m in messages %}{{ '<|im_start|>' if m['role'] == 'assistant' else "
-               "'<|im_end|>' }}{{ m['content'] }}{% endfor %}<|im_end|>")
+    opening = (
+        "{% for m in messages %}{{ '<|im_start|>' if m['role'] == 'assistant' else "
+        "'<|im_end|>' }}{{ m['content'] }}{% endfor %}<|im_end|>"
+    )
     template = ChatTemplate(tokenizer, {tokenizer.eos_token_id}, template=opening)
     rendered = template.locate(talk("a", "b", "c", "d"), None, (1, 3))
     assert [rendered.text[b:e] for b, e in rendered.spans] == ["b<|im_end|>", "d<|im_end|>"]
@@ -225,35 +250,51 @@ def test_a_row_that_the_template_refuses_is_dropped(tmp_path: Path) -> None:
 
 
 def test_an_assistant_that_speaks_first_is_found(tmp_path: Path) -> None:
-    (row,), _ = encode(tmp_path, "chatml", [{"role": "assistant", "content": "hi"},
-                                            *talk("a", "b")])
+    (row,), _ = encode(
+        tmp_path, "chatml", [{"role": "assistant", "content": "hi"}, *talk("a", "b")]
+    )
     assert pieces("chatml", row) == ["hi<|im_end|>", "b<|im_end|>"]
 
 
 def test_tool_calls_are_targets_and_results_are_not(tmp_path: Path) -> None:
     tokenizer = make_tokenizer("chatml")
     source = CHATML.replace(
-        "{{ m['content'] }}", "{{ m['content'] }}{% for c in m['tool_calls'] or [] %}"
-        "{{ c['function']['name'] }}({{ c['function']['arguments'] | tojson }}){% endfor %}")
+        "{{ m['content'] }}",
+        "{{ m['content'] }}{% for c in m['tool_calls'] or [] %}"
+        "{{ c['function']['name'] }}({{ c['function']['arguments'] | tojson }}){% endfor %}",
+    )
     template = ChatTemplate(tokenizer, {tokenizer.eos_token_id}, template=source)
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "user", "content": "weather?"},
-        {"role": "assistant", "content": "", "tool_calls": [
-            {"type": "function", "function": {"name": "sky", "arguments": {"t": 5}}}]},
-        {"role": "tool", "content": "blue"}, {"role": "assistant", "content": "It is blue."},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {"type": "function", "function": {"name": "sky", "arguments": {"t": 5}}}
+            ],
+        },
+        {"role": "tool", "content": "blue"},
+        {"role": "assistant", "content": "It is blue."},
     ]
     rendered = template.locate(messages, None, (1, 3))
     assert [rendered.text[b:e] for b, e in rendered.spans] == [
-        'sky({"t": 5})<|im_end|>', "It is blue.<|im_end|>"]
+        'sky({"t": 5})<|im_end|>',
+        "It is blue.<|im_end|>",
+    ]
 
 
-@pytest.mark.parametrize("source, text", [
-    ("{% for m in messages %}{{ m['content'] }} {% endfor %}", "no method finds"),
-    ("{{ messages[5]['content'].foo }}", "no method finds|fails on a single"),
-    ("{% for m in messages %}{{ m.content }", "fails on a single user turn"),
-    ("{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}",
-     "no method finds"),
-])
+@pytest.mark.parametrize(
+    "source, text",
+    [
+        ("{% for m in messages %}{{ m['content'] }} {% endfor %}", "no method finds"),
+        ("{{ messages[5]['content'].foo }}", "no method finds|fails on a single"),
+        ("{% for m in messages %}{{ m.content }", "fails on a single user turn"),
+        (
+            "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}",
+            "no method finds",
+        ),
+    ],
+)
 def test_templates_that_cannot_serve_are_refused(source: str, text: str) -> None:
     tokenizer = make_tokenizer("chatml")
     with pytest.raises(YetoError, match=text) as caught:
@@ -269,8 +310,9 @@ def test_a_tokenizer_without_template_is_refused() -> None:
     assert ChatTemplate(tokenizer, {tokenizer.eos_token_id}, template=QWEN3).method == "probe"
 
 
-def test_a_header_token_that_reaches_into_the_answer_is_counted_and_not_trained(tmp_path: Path
-                                                                                ) -> None:
+def test_a_header_token_that_reaches_into_the_answer_is_counted_and_not_trained(
+    tmp_path: Path,
+) -> None:
     tokenizer = make_tokenizer("chatml")
     # The line break of the header and the first one of the answer are one token.
     template = ChatTemplate(tokenizer, {tokenizer.eos_token_id})

@@ -22,11 +22,27 @@ from yeto.learner.options import Options
 MANIFEST = "yeto_manifest.json"
 WEIGHTS = "adapter_model.safetensors"
 # Flags that say where and how a run was made, not what was trained.
-_NOT_RECIPE = frozenset({
-    "model", "data", "val_data", "syncer", "run_id", "seat", "token_file", "streams", "max_alone",
-    "run_dir", "out_dir", "log_every", "sample_prompt", "device_text", "check", "threads",
-    "chat_template",
-})
+_NOT_RECIPE = frozenset(
+    {
+        "model",
+        "data",
+        "val_data",
+        "syncer",
+        "run_id",
+        "seat",
+        "token_file",
+        "streams",
+        "max_alone",
+        "run_dir",
+        "out_dir",
+        "log_every",
+        "sample_prompt",
+        "device_text",
+        "check",
+        "threads",
+        "chat_template",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -44,8 +60,14 @@ class Provenance:
     trained: bool  # some step had a rate above zero, here or on another island
 
 
-def publish(out_dir: Path, adapted: Adapted, tokenizer: Any, base: BaseFolder, options: Options,
-            provenance: Provenance) -> Path:
+def publish(
+    out_dir: Path,
+    adapted: Adapted,
+    tokenizer: Any,
+    base: BaseFolder,
+    options: Options,
+    provenance: Provenance,
+) -> Path:
     """Writes, checks and publishes `out_dir`/adapter. Raises YetoError (E_DAMAGED, E_IO)."""
     final = out_dir / "adapter"
     for stale in out_dir.glob("adapter.tmp-*"):
@@ -69,7 +91,9 @@ def publish(out_dir: Path, adapted: Adapted, tokenizer: Any, base: BaseFolder, o
         _sync_path(out_dir)
     except OSError as error:
         raise YetoError(
-            "E_IO", f"the adapter cannot be written: {error.strerror or error}", str(out_dir),
+            "E_IO",
+            f"the adapter cannot be written: {error.strerror or error}",
+            str(out_dir),
             "free space or choose another --out-dir; the run's checkpoint holds the same values",
         ) from error
     finally:
@@ -100,20 +124,27 @@ def _check(path: Path, adapted: Adapted, trained: bool) -> None:
         if values.size == 0 or values.shape != tuple(parameter.shape):
             raise YetoError("E_DAMAGED", f"{name} is saved with shape {values.shape}", str(path))
         if not np.isfinite(values).all():
-            raise YetoError("E_DAMAGED", f"{name} holds values that are not finite", str(path),
-                            "lower --inner-lr and train again")
+            raise YetoError(
+                "E_DAMAGED",
+                f"{name} holds values that are not finite",
+                str(path),
+                "lower --inner-lr and train again",
+            )
         if not np.array_equal(values, parameter.detach().cpu().numpy()):
             raise YetoError("E_DAMAGED", f"{name} is not saved as it was trained", str(path))
         changed = changed or (".lora_B." in name and bool(values.any()))
     if trained and not changed:
         raise YetoError(
-            "E_DAMAGED", "every B matrix is zero after training: the adapter does nothing",
-            str(path), "look at --inner-lr and at the loss in metrics.jsonl",
+            "E_DAMAGED",
+            "every B matrix is zero after training: the adapter does nothing",
+            str(path),
+            "look at --inner-lr and at the loss in metrics.jsonl",
         )
 
 
-def _manifest(folder: Path, adapted: Adapted, base: BaseFolder, options: Options,
-              provenance: Provenance) -> dict[str, Any]:
+def _manifest(
+    folder: Path, adapted: Adapted, base: BaseFolder, options: Options, provenance: Provenance
+) -> dict[str, Any]:
     names = sorted(p.name for p in folder.iterdir())
     files = {}
     for name in names:
@@ -126,37 +157,58 @@ def _manifest(folder: Path, adapted: Adapted, base: BaseFolder, options: Options
         "kind": "adapter",
         "created_utc": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "run": {
-            "id": options.run_id or None, "name": _run_name(options.run_dir),
-            "global_step": provenance.global_step, "tokens": provenance.run_tokens,
-            "targets": provenance.run_targets, "islands": options.seats,
+            "id": options.run_id or None,
+            "name": _run_name(options.run_dir),
+            "global_step": provenance.global_step,
+            "tokens": provenance.run_tokens,
+            "targets": provenance.run_targets,
+            "islands": options.seats,
         },
         "base": {
-            "source": base.source, "id": base.id if base.source == "hub" else base.path.name,
-            "revision": base.revision, "tree_sha256": provenance.base_sha256,
+            "source": base.source,
+            "id": base.id if base.source == "hub" else base.path.name,
+            "revision": base.revision,
+            "tree_sha256": provenance.base_sha256,
             "tokenizer_sha256": base.tokenizer_digest(),
             "template_sha256": provenance.template_sha256,
             "tied_head": bool(adapted.model.config.tie_word_embeddings),
         },
         "adapter": {
-            "type": "lora", "r": options.lora_r, "alpha": options.lora_alpha,
-            "dropout": options.lora_dropout, "rslora": False, "dora": False,
-            "targets": adapted.targets, "full_copies": [], "base_quant": {"kind": "none"},
-            "tensors": len(adapted.names), "values": adapted.trainable,
+            "type": "lora",
+            "r": options.lora_r,
+            "alpha": options.lora_alpha,
+            "dropout": options.lora_dropout,
+            "rslora": False,
+            "dora": False,
+            "targets": adapted.targets,
+            "full_copies": [],
+            "base_quant": {"kind": "none"},
+            "tensors": len(adapted.names),
+            "values": adapted.trainable,
         },
-        "data": [{
-            "source": "file", "id": Path(options.data).name, "revision": None,
-            "content_sha256": provenance.data_sha256, "format": "openai",
-            "rows": provenance.data_rows, "weight": 1.0,
-        }],
+        "data": [
+            {
+                "source": "file",
+                "id": Path(options.data).name,
+                "revision": None,
+                "content_sha256": provenance.data_sha256,
+                "format": "openai",
+                "rows": provenance.data_rows,
+                "weight": 1.0,
+            }
+        ],
         "cache_sha256": None,
         "recipe": recipe,
         "parent": None,
         "score": {
-            "eval_loss": score[0] if score else None, "eval_targets": score[1] if score else None
+            "eval_loss": score[0] if score else None,
+            "eval_targets": score[1] if score else None,
         },
         "code": {
-            "yeto": yeto.version(), "source_sha256": _source_digest(),
-            "torch": metadata.version("torch"), "transformers": metadata.version("transformers"),
+            "yeto": yeto.version(),
+            "source_sha256": _source_digest(),
+            "torch": metadata.version("torch"),
+            "transformers": metadata.version("transformers"),
             "tokenizers": metadata.version("tokenizers"),
         },
         "files": files,

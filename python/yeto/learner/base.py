@@ -13,8 +13,15 @@ from typing import Any
 from yeto.errors import YetoError
 
 _TOKENIZER_FILES = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "vocab.json", "merges.txt", "tokenizer.model", "spiece.model", "chat_template.jinja",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "chat_template.jinja",
     "chat_template.json",
 )
 _CONFIG_FILES = ("config.json", "generation_config.json")
@@ -85,7 +92,9 @@ def open_base(model: str, *, fetch_weights: bool) -> BaseFolder:
     if not path.is_dir():
         if model.startswith(("/", "./", "../", "~")) or model.count("/") != 1 or path.exists():
             raise YetoError(
-                "E_MODEL", f"the model folder {model} does not exist", "--model",
+                "E_MODEL",
+                f"the model folder {model} does not exist",
+                "--model",
                 "give a local folder, or a hub id of the form org/name",
             )
         path = _fetch(model, fetch_weights)
@@ -98,7 +107,9 @@ def open_base(model: str, *, fetch_weights: bool) -> BaseFolder:
         files, tensors = _weights(path)
     if "quantization_config" in config:
         raise YetoError(
-            "E_MODEL", "the weights are stored quantised", str(path / "config.json"),
+            "E_MODEL",
+            "the weights are stored quantised",
+            str(path / "config.json"),
             "take the 16- or 32-bit form of the model",
         )
     return BaseFolder(path, source, model, revision, config, files, tensors)
@@ -113,8 +124,10 @@ def _fetch(model: str, weights: bool) -> Path:
     except Exception as error:  # the hub client raises many kinds, all meaning: not to be had
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise YetoError(
-            "E_MODEL", f"the model {model} is not in the local cache and cannot be fetched",
-            reason, "check the id and the network, or give a local folder; HF_HUB_OFFLINE=1 uses "
+            "E_MODEL",
+            f"the model {model} is not in the local cache and cannot be fetched",
+            reason,
+            "check the id and the network, or give a local folder; HF_HUB_OFFLINE=1 uses "
             "only what is cached",
         ) from error
 
@@ -124,7 +137,9 @@ def _read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise YetoError(
-            "E_MODEL", f"the model folder has no {path.name}", str(path.parent),
+            "E_MODEL",
+            f"the model folder has no {path.name}",
+            str(path.parent),
             "give a folder in the Transformers layout",
         ) from error
     except (OSError, ValueError) as error:
@@ -145,14 +160,18 @@ def _weights(folder: Path) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]]]
         names = sorted(path.name for path in folder.glob("*.safetensors"))
         if len(names) > 1:
             raise YetoError(
-                "E_MODEL", f"{len(names)} weight files and no {_INDEX}", str(folder),
+                "E_MODEL",
+                f"{len(names)} weight files and no {_INDEX}",
+                str(folder),
                 "a model in shards needs its index",
             )
     if not names:
         others = sorted({p.suffix for p in folder.iterdir()} & {".bin", ".pt", ".pth", ".gguf"})
         found = f"; there are {', '.join(others)} files" if others else ""
         raise YetoError(
-            "E_MODEL", f"the model has no safetensors weights{found}", str(folder),
+            "E_MODEL",
+            f"the model has no safetensors weights{found}",
+            str(folder),
             "save the model as safetensors",
         )
     tensors: dict[str, tuple[int, ...]] = {}
@@ -177,7 +196,9 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
         return {name: tuple(entry["shape"]) for name, entry in header.items()}
     except FileNotFoundError as error:
         raise YetoError(
-            "E_MODEL", f"the weight file {path.name} is missing", str(path.parent),
+            "E_MODEL",
+            f"the weight file {path.name} is missing",
+            str(path.parent),
             "fetch the model again",
         ) from error
     except OSError as error:
@@ -198,12 +219,16 @@ def load_tokenizer(base: BaseFolder) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(base.path)
     except Exception as error:  # the library raises many kinds
         raise YetoError(
-            "E_MODEL", f"the tokenizer cannot be loaded: {_first_line(error)}", str(base.path),
+            "E_MODEL",
+            f"the tokenizer cannot be loaded: {_first_line(error)}",
+            str(base.path),
             "the folder needs tokenizer.json and tokenizer_config.json",
         ) from error
     if not tokenizer.is_fast:
         raise YetoError(
-            "E_MODEL", "the tokenizer has no fast form, so no character offsets", str(base.path),
+            "E_MODEL",
+            "the tokenizer has no fast form, so no character offsets",
+            str(base.path),
             "save it with a tokenizer.json",
         )
     if base.vocabulary is not None and len(tokenizer) > base.vocabulary:
@@ -212,7 +237,8 @@ def load_tokenizer(base: BaseFolder) -> Any:
             raise YetoError(
                 "E_MODEL",
                 f"the tokenizer has {highest + 1} entries, the embedding {base.vocabulary} rows",
-                str(base.path), "take the tokenizer that belongs to the model",
+                str(base.path),
+                "take the tokenizer that belongs to the model",
             )
     return tokenizer
 
@@ -226,13 +252,17 @@ def load_config(base: BaseFolder) -> Any:
         config = AutoConfig.from_pretrained(base.path)
     except Exception as error:  # as in load_tokenizer
         raise YetoError(
-            "E_MODEL", f"the configuration is not understood: {_first_line(error)}",
-            str(base.path / "config.json"), "models with code of their own are not taken",
+            "E_MODEL",
+            f"the configuration is not understood: {_first_line(error)}",
+            str(base.path / "config.json"),
+            "models with code of their own are not taken",
         ) from error
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise YetoError(
-            "E_MODEL", f"a model of type {config.model_type} is no causal language model",
-            str(base.path / "config.json"), "take a text model with a language-model head",
+            "E_MODEL",
+            f"a model of type {config.model_type} is no causal language model",
+            str(base.path / "config.json"),
+            "take a text model with a language-model head",
         )
     return config
 

@@ -23,8 +23,10 @@ def run_check(options: Options) -> str:
     data = build_dataset(options, base)
     if options.seats > len(data.rows):
         raise YetoError(
-            "E_DATA", f"{len(data.rows)} trainable rows for {options.seats} islands",
-            options.data, "use fewer islands or more rows",
+            "E_DATA",
+            f"{len(data.rows)} trainable rows for {options.seats} islands",
+            options.data,
+            "use fewer islands or more rows",
         )
     return json.dumps(_findings(options, base, config.model_type, data), ensure_ascii=False)
 

@@ -75,7 +75,9 @@ def _template_text(options: Options) -> str | None:
 
 def _encode(options: Options, encoder: Encoder, path: str, report: Report) -> list[Encoded]:
     rows = read_rows(
-        path, report, train_on=options.train_on,
+        path,
+        report,
+        train_on=options.train_on,
         max_rows=options.max_rows if path == options.data else None,
         developer_role=encoder.knows_developer,
     )
@@ -93,7 +95,8 @@ def _encode(options: Options, encoder: Encoder, path: str, report: Report) -> li
         raise YetoError(
             "E_DATA",
             f"{listed[0]} ({damaged} of {report.read} rows of {path} cannot be used)",
-            shown, f"repair the rows, or allow more with --max-dropped "
+            shown,
+            f"repair the rows, or allow more with --max-dropped "
             f"(now {100 * options.max_dropped:g}%)",
         )
     return encoded
@@ -119,7 +122,9 @@ def _fit(rows: list[Encoded], options: Options, report: Report) -> list[Encoded]
         text = f"{row.tokens} tokens are more than --seq-len {options.seq_len}"
         if options.overlong == "error":
             raise YetoError(
-                "E_DATA", f"{row.place}: {text}", "",
+                "E_DATA",
+                f"{row.place}: {text}",
+                "",
                 "raise --seq-len, or choose --overlong drop or right",
             )
         if options.overlong == "drop":
@@ -148,16 +153,23 @@ def _refuse_unusable(options: Options, data: Dataset) -> None:
             "try --assistant-mask-mode or --chat-template FILE",
         )
         raise YetoError(
-            "E_DATA", f"{options.data} holds no token to train on ({report.read} rows read)",
-            "\n    ".join(listed[:20]), "three likely causes:\n    " + "\n    ".join(causes),
+            "E_DATA",
+            f"{options.data} holds no token to train on ({report.read} rows read)",
+            "\n    ".join(listed[:20]),
+            "three likely causes:\n    " + "\n    ".join(causes),
         )
     if options.val_data and not data.heldout:
         raise YetoError(
-            "E_DATA", f"{options.val_data} holds no token to evaluate on", "",
+            "E_DATA",
+            f"{options.val_data} holds no token to evaluate on",
+            "",
             "held-out rows need an assistant turn within --seq-len",
         )
     if options.seat is not None and share_size(len(data.rows), options.seat, options.seats) == 0:
         raise YetoError(
-            "E_DATA", f"{len(data.rows)} trainable rows for {options.seats} islands: seat "
-            f"{options.seat} gets none", options.data, "use fewer islands or more rows",
+            "E_DATA",
+            f"{len(data.rows)} trainable rows for {options.seats} islands: seat "
+            f"{options.seat} gets none",
+            options.data,
+            "use fewer islands or more rows",
         )

@@ -15,8 +15,13 @@ from yeto.text.template import ChatTemplate
 NEW_TOKENS_MAX = 64
 
 
-def heldout_loss(adapted: Adapted, loss: TargetLoss, rows: Sequence[Encoded], batch_rows: int,
-                 between: Callable[[], None] = lambda: None) -> tuple[float, int]:
+def heldout_loss(
+    adapted: Adapted,
+    loss: TargetLoss,
+    rows: Sequence[Encoded],
+    batch_rows: int,
+    between: Callable[[], None] = lambda: None,
+) -> tuple[float, int]:
     """(mean negative log-likelihood per target, targets) over `rows`, without dropout.
 
     `between` is called before each batch and may raise to end the evaluation.
@@ -58,4 +63,4 @@ def sample_answer(adapted: Adapted, tokenizer: Any, template: ChatTemplate, prom
             )
     finally:
         adapted.model.train()
-    return str(tokenizer.decode(out[0, len(ids):], skip_special_tokens=True)).strip()
+    return str(tokenizer.decode(out[0, len(ids) :], skip_special_tokens=True)).strip()

@@ -33,15 +33,31 @@ class Alone:
         self._tokens = 0
 
     def wait_ready(self, timeout_s: float = 0.0) -> dict[str, Any]:
-        return {"seat": self._seat, "term": 0, "global_step": 0, "live": [self._seat],
-                "joined_late": False}
+        return {
+            "seat": self._seat,
+            "term": 0,
+            "global_step": 0,
+            "live": [self._seat],
+            "joined_late": False,
+        }
 
     def step(self, tokens: int) -> dict[str, Any]:
         self._tokens += tokens
-        return {"applied": [], "pushed": [], "global_step": 0, "run_tokens": self._tokens,
-                "live": [self._seat], "versions": [], "staleness_max": 0, "draining": False,
-                "connected": False, "blocked_ms": 0.0, "bytes_pushed": 0, "bytes_received": 0,
-                "pulls_waiting": 0}
+        return {
+            "applied": [],
+            "pushed": [],
+            "global_step": 0,
+            "run_tokens": self._tokens,
+            "live": [self._seat],
+            "versions": [],
+            "staleness_max": 0,
+            "draining": False,
+            "connected": False,
+            "blocked_ms": 0.0,
+            "bytes_pushed": 0,
+            "bytes_received": 0,
+            "pulls_waiting": 0,
+        }
 
     def set_phase(self, phase: str) -> None:
         pass
@@ -109,13 +125,20 @@ def connect(options: Options, adapted: Adapted, contract: dict[str, str]) -> Bou
 
     views, mirrors = host_views(adapted)
     return NativeBoundary(
-        syncer=options.syncer, run_id=options.run_id, seat=options.seat,
-        token_file=options.token_file, names=adapted.names, tensors=views,
-        fragments=options.fragments, pattern=options.fragment_pattern,
-        matrix_merge=options.matrix_merge, contract=contract,
+        syncer=options.syncer,
+        run_id=options.run_id,
+        seat=options.seat,
+        token_file=options.token_file,
+        names=adapted.names,
+        tensors=views,
+        fragments=options.fragments,
+        pattern=options.fragment_pattern,
+        matrix_merge=options.matrix_merge,
+        contract=contract,
         before_read=mirrors.refresh if mirrors else None,
         after_write=mirrors.push if mirrors else None,
-        streams=options.streams, max_alone_s=options.max_alone,
+        streams=options.streams,
+        max_alone_s=options.max_alone,
         device_text=options.device_text or str(adapted.device),
     )
 
@@ -123,12 +146,22 @@ def connect(options: Options, adapted: Adapted, contract: dict[str, str]) -> Bou
 def contract(options: Options, facts: dict[str, str]) -> dict[str, str]:
     """What all islands of a run must have in common, by name; `facts` holds the digests."""
     recipe = {
-        "type": "lora", "r": options.lora_r, "alpha": options.lora_alpha,
-        "dropout": options.lora_dropout, "targets": facts["targets"], "seed": options.seed,
-        "train_on": options.train_on, "mask": facts["mask"], "overlong": options.overlong,
+        "type": "lora",
+        "r": options.lora_r,
+        "alpha": options.lora_alpha,
+        "dropout": options.lora_dropout,
+        "targets": facts["targets"],
+        "seed": options.seed,
+        "train_on": options.train_on,
+        "mask": facts["mask"],
+        "overlong": options.overlong,
     }
     return {
-        "base-model": facts["base"], "tokenizer": facts["tokenizer"],
-        "template": facts["template"], "recipe": json.dumps(recipe, sort_keys=True),
-        "data": facts["data"], "seq-len": str(options.seq_len), "loss": "cross_entropy",
+        "base-model": facts["base"],
+        "tokenizer": facts["tokenizer"],
+        "template": facts["template"],
+        "recipe": json.dumps(recipe, sort_keys=True),
+        "data": facts["data"],
+        "seq-len": str(options.seq_len),
+        "loss": "cross_entropy",
     }

@@ -98,34 +98,48 @@ def _evaluate_before(options: Options, parts: Parts, metrics: Metrics, stop: Sto
     _score(options, parts, metrics, stop, "before", done)
 
 
-def _score(options: Options, parts: Parts, metrics: Metrics, stop: StopRequest, when: str,
-           done: set[Any]) -> tuple[float, int] | None:
+def _score(
+    options: Options, parts: Parts, metrics: Metrics, stop: StopRequest, when: str, done: set[Any]
+) -> tuple[float, int] | None:
     score = None
     rows = parts.data.heldout[: options.eval_rows]
     if rows and "eval" not in done:
         batch_rows = max(4, options.micro_batch_size)
         score = heldout_loss(parts.adapted, parts.loss, rows, batch_rows, stop.check)
-        metrics.emit({"event": "eval", "when": when, "loss": score[0], "targets": score[1],
-                      "rows": len(rows)})
+        metrics.emit(
+            {
+                "event": "eval",
+                "when": when,
+                "loss": score[0],
+                "targets": score[1],
+                "rows": len(rows),
+            }
+        )
         print(f"held-out loss {when} training {score[0]:.4f} over {score[1]} targets")
     if options.sample_prompt and "sample" not in done:
         text = sample_answer(
             parts.adapted, parts.data.tokenizer, parts.data.template, options.sample_prompt
         )
-        metrics.emit({"event": "sample", "when": when, "prompt": options.sample_prompt[:1000],
-                      "text": text})
+        metrics.emit(
+            {"event": "sample", "when": when, "prompt": options.sample_prompt[:1000], "text": text}
+        )
         print(f"sample {when} training: {text}")
     sys.stdout.flush()
     return score
 
 
 def _contract(options: Options, parts: Parts) -> dict[str, str]:
-    return contract(options, {
-        "base": parts.base_digest.result(), "tokenizer": parts.base.tokenizer_digest(),
-        "template": text_digest(parts.data.template.source),
-        "targets": ",".join(parts.adapted.targets), "mask": parts.data.template.method,
-        "data": parts.data_digest.result(),
-    })
+    return contract(
+        options,
+        {
+            "base": parts.base_digest.result(),
+            "tokenizer": parts.base.tokenizer_digest(),
+            "template": text_digest(parts.data.template.source),
+            "targets": ",".join(parts.adapted.targets),
+            "mask": parts.data.template.method,
+            "data": parts.data_digest.result(),
+        },
+    )
 
 
 def _train(options: Options, parts: Parts, metrics: Metrics, stop: StopRequest) -> int:
@@ -137,8 +151,12 @@ def _train(options: Options, parts: Parts, metrics: Metrics, stop: StopRequest) 
         metrics.attach(boundary)
         seat = int(ready["seat"])
         share = Share(
-            len(parts.data.rows), options.seed, seat % options.seats, options.seats,
-            options.micro_batch_size, options.grad_accum,
+            len(parts.data.rows),
+            options.seed,
+            seat % options.seats,
+            options.seats,
+            options.micro_batch_size,
+            options.grad_accum,
         )
         loop = Loop(options, parts.adapted, parts.loss, parts.data.rows, share)
         progress = Progress(local_total(options, share))
@@ -148,8 +166,11 @@ def _train(options: Options, parts: Parts, metrics: Metrics, stop: StopRequest) 
         )
         end = loop.run(boundary, metrics, progress, stop.check)
         progress.close()
-        print(f"steps end by {end.reason} after {end.steps} steps, {end.tokens:,} tokens, "
-              f"{end.seconds:.1f} s", flush=True)
+        print(
+            f"steps end by {end.reason} after {end.steps} steps, {end.tokens:,} tokens, "
+            f"{end.seconds:.1f} s",
+            flush=True,
+        )
         final = _wait(lambda s: boundary.finalize(end.reason, s), stop)
         _finish(options, parts, metrics, stop, end, final)
         return 0
@@ -178,15 +199,25 @@ def _wait(call: Any, stop: StopRequest) -> dict[str, Any]:
                 raise
 
 
-def _finish(options: Options, parts: Parts, metrics: Metrics, stop: StopRequest, end: End,
-            final: dict[str, Any]) -> None:
+def _finish(
+    options: Options,
+    parts: Parts,
+    metrics: Metrics,
+    stop: StopRequest,
+    end: End,
+    final: dict[str, Any],
+) -> None:
     """The tensors hold the run's final values now: score them and publish the adapter."""
     score = None
     if final["lowest"]:
         score = _score(options, parts, metrics, stop, "after", set())
     exchanged = options.syncer is not None
     folder = publish(
-        Path(options.out_dir), parts.adapted, parts.data.tokenizer, parts.base, options,
+        Path(options.out_dir),
+        parts.adapted,
+        parts.data.tokenizer,
+        parts.base,
+        options,
         Provenance(
             base_sha256=parts.base_digest.result(),
             template_sha256=text_digest(parts.data.template.source),

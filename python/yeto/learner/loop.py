@@ -42,8 +42,14 @@ def local_total(options: Options, share: Share) -> int | None:
 class Loop:
     """Runs steps until the run drains or a limit of this island is reached. Used once."""
 
-    def __init__(self, options: Options, adapted: Adapted, loss: TargetLoss, rows: list[Encoded],
-                 share: Share) -> None:
+    def __init__(
+        self,
+        options: Options,
+        adapted: Adapted,
+        loss: TargetLoss,
+        rows: list[Encoded],
+        share: Share,
+    ) -> None:
         self._options = options
         self._adapted = adapted
         self._rows = rows
@@ -59,8 +65,13 @@ class Loop:
     def optimizer(self) -> Optimizer:
         return self._optimizer
 
-    def run(self, boundary: Boundary, metrics: Metrics, progress: Progress,
-            check_stop: Callable[[], None]) -> End:
+    def run(
+        self,
+        boundary: Boundary,
+        metrics: Metrics,
+        progress: Progress,
+        check_stop: Callable[[], None],
+    ) -> End:
         """Trains. `check_stop` is called between steps and may raise to leave."""
         begun = time.monotonic()
         reason, run_tokens = "limit", 0
@@ -89,8 +100,13 @@ class Loop:
                 break
         check_stop()
         return End(
-            reason, self._optimizer.steps, self._tokens, self._targets, run_tokens,
-            time.monotonic() - begun, self._rate_was_positive,
+            reason,
+            self._optimizer.steps,
+            self._tokens,
+            self._targets,
+            run_tokens,
+            time.monotonic() - begun,
+            self._rate_was_positive,
         )
 
     def _steps(self) -> Iterator[tuple[StepRows, list[Batch]]]:
@@ -106,8 +122,9 @@ class Loop:
             return True
         return options.tokens is not None and run_tokens >= options.tokens
 
-    def _account(self, result: StepResult, batches: list[Batch], report: dict[str, Any],
-                 seconds: float) -> None:
+    def _account(
+        self, result: StepResult, batches: list[Batch], report: dict[str, Any], seconds: float
+    ) -> None:
         self._tokens += result.tokens
         self._targets += result.targets
         self._rate_was_positive = self._rate_was_positive or result.lr > 0
@@ -124,8 +141,14 @@ class Loop:
         window.push_bytes += sum(size for _, _, size in report["pushed"])
         window.applied += len(report["applied"])
 
-    def _log(self, plan: StepRows, result: StepResult, report: dict[str, Any], metrics: Metrics,
-             progress: Progress) -> None:
+    def _log(
+        self,
+        plan: StepRows,
+        result: StepResult,
+        report: dict[str, Any],
+        metrics: Metrics,
+        progress: Progress,
+    ) -> None:
         window, self._window = self._window, Window()
         wall = max(1e-9, time.monotonic() - window.started)
         line: dict[str, Any] = {
@@ -151,9 +174,12 @@ class Loop:
         }
         if window.pushes or window.applied:
             line.update(
-                versions=report["versions"], staleness_max=report["staleness_max"],
-                pushes=window.pushes, push_bytes=window.push_bytes,
-                pulls_waiting=report["pulls_waiting"], blocked_ms=window.blocked_ms,
+                versions=report["versions"],
+                staleness_max=report["staleness_max"],
+                pushes=window.pushes,
+                push_bytes=window.push_bytes,
+                pulls_waiting=report["pulls_waiting"],
+                blocked_ms=window.blocked_ms,
             )
         metrics.emit(line)
         progress.step(line, len(report["live"]), report["versions"])

@@ -30,7 +30,10 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         return Batch(
-            self.ids.to(device), self.positions.to(device), self.labels.to(device), self.tokens,
+            self.ids.to(device),
+            self.positions.to(device),
+            self.labels.to(device),
+            self.tokens,
             self.places,
         )
 
@@ -39,8 +42,14 @@ class _HeadLoss(torch.autograd.Function):
     """Sum of -log p(label) of a frozen linear head over [targets, width] hidden states."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
-                labels: torch.Tensor, softcap: float | None) -> torch.Tensor:
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        labels: torch.Tensor,
+        softcap: float | None,
+    ) -> torch.Tensor:
         needs_grad = hidden.requires_grad
         row_bytes = weight.shape[0] * 4
         chunk = max(1, _CHUNK_BYTES.get(hidden.device.type, 64 << 20) // row_bytes)
@@ -115,7 +124,10 @@ class TargetLoss:
         out = self._decoder(input_ids=batch.ids, use_cache=False)
         hidden = out.last_hidden_state.flatten(0, 1).index_select(0, batch.positions)
         return _HeadLoss.apply(
-            hidden.to(self._head.weight.dtype), self._head.weight, self._head.bias, batch.labels,
+            hidden.to(self._head.weight.dtype),
+            self._head.weight,
+            self._head.bias,
+            batch.labels,
             self._softcap,
         )
 

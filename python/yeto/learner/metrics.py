@@ -54,8 +54,11 @@ class Metrics:
 
     def emit(self, values: dict[str, Any]) -> None:
         """Writes one object; None and non-finite numbers are left out, as absent values are."""
-        clean = {key: value for key, value in {"ts": round(time.time(), 3), **values}.items()
-                 if value is not None and not (isinstance(value, float) and not _finite(value))}
+        clean = {
+            key: value
+            for key, value in {"ts": round(time.time(), 3), **values}.items()
+            if value is not None and not (isinstance(value, float) and not _finite(value))
+        }
         line = json.dumps(clean, ensure_ascii=False, separators=(",", ":"))
         if self._file is not None:
             try:
@@ -166,8 +169,10 @@ class Progress:
         """`line` is the object of metrics.jsonl for this step."""
         step = line["step"]
         parts = [
-            f"loss {line['loss']:.4f}", f"lr {line['lr']:.2e}",
-            f"targets/s {line['target_tok_s']:.1f}", f"tokens {line['tokens']:,}",
+            f"loss {line['loss']:.4f}",
+            f"lr {line['lr']:.2e}",
+            f"targets/s {line['target_tok_s']:.1f}",
+            f"tokens {line['tokens']:,}",
         ]
         tail = [f"islands {live}", f"global {line['global_step']}"]
         if versions:

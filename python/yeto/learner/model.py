@@ -35,7 +35,8 @@ def choose_device(options: Options) -> tuple[torch.device, torch.dtype]:
     has_cuda = torch.cuda.is_available()
     if options.device == "cuda" and not has_cuda:
         raise YetoError(
-            "E_CONFLICT", "--device cuda, but this machine shows no CUDA device",
+            "E_CONFLICT",
+            "--device cuda, but this machine shows no CUDA device",
             hint="use --device cpu, or install a CUDA build of PyTorch",
         )
     kind = "cuda" if options.device == "cuda" or (options.device == "auto" and has_cuda) else "cpu"
@@ -60,23 +61,31 @@ def load_adapted(options: Options, base: BaseFolder) -> Adapted:
     except Exception as error:  # the library raises many kinds, all meaning: not loadable
         text = str(error).strip().splitlines()
         raise YetoError(
-            "E_MODEL", f"the model cannot be loaded: {text[0] if text else type(error).__name__}",
-            str(base.path), "its weights and config.json must belong together",
+            "E_MODEL",
+            f"the model cannot be loaded: {text[0] if text else type(error).__name__}",
+            str(base.path),
+            "its weights and config.json must belong together",
         ) from error
     model, info = loaded
     missing = sorted(info.get("missing_keys", ()))
     if missing:  # the library would go on with random numbers in their place
         raise YetoError(
-            "E_MODEL", f"{len(missing)} weights are missing, first {missing[0]}", str(base.path),
+            "E_MODEL",
+            f"{len(missing)} weights are missing, first {missing[0]}",
+            str(base.path),
             "fetch the model again",
         )
     model.requires_grad_(False)
     linear = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
     chosen = targets.resolve(options.lora_targets, linear)
-    alpha = int(options.lora_alpha) if options.lora_alpha.is_integer() else options.lora_alpha
+    alpha: Any = int(options.lora_alpha) if options.lora_alpha.is_integer() else options.lora_alpha
     config = LoraConfig(
-        r=options.lora_r, lora_alpha=alpha, lora_dropout=options.lora_dropout,  # type: ignore[arg-type]
-        target_modules=chosen, bias="none", task_type="CAUSAL_LM",
+        r=options.lora_r,
+        lora_alpha=alpha,
+        lora_dropout=options.lora_dropout,
+        target_modules=chosen,
+        bias="none",
+        task_type="CAUSAL_LM",
     )
     # Seeded for dropout, apart for each seat; the first values below do not depend on it.
     torch.manual_seed((options.seed * 1_000_003 + (options.seat or 0)) % (1 << 63))
@@ -84,7 +93,8 @@ def load_adapted(options: Options, base: BaseFolder) -> Adapted:
     adapted.to(device)
     named = {
         name.replace(".default.", "."): parameter
-        for name, parameter in adapted.named_parameters() if parameter.requires_grad
+        for name, parameter in adapted.named_parameters()
+        if parameter.requires_grad
     }
     names = sorted(named)
     parameters = [named[name] for name in names]

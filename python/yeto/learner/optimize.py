@@ -46,8 +46,11 @@ class Optimizer:
         self._clip = options.clip
         self.steps = 0
         self.adamw = torch.optim.AdamW(
-            adapted.tensors, lr=options.inner_lr, betas=options.betas,
-            weight_decay=options.weight_decay, foreach=True,
+            adapted.tensors,
+            lr=options.inner_lr,
+            betas=options.betas,
+            weight_decay=options.weight_decay,
+            foreach=True,
         )
 
     def rate(self) -> float:
@@ -117,6 +120,7 @@ class NonFiniteGuard:
                 "E_NON_FINITE",
                 f"the {what} is not finite in {count} step{'s' if count > 1 else ''} in a row "
                 f"({self.skipped} in all)",
-                f"rows {listed}", "lower --inner-lr, look at these rows, or use --dtype fp32",
+                f"rows {listed}",
+                "lower --inner-lr, look at these rows, or use --dtype fp32",
             )
         return f"step left out: the {what} is not finite; rows {rows}"

@@ -8,8 +8,18 @@ from yeto.errors import YetoError
 
 PRESETS = ("auto", "all-linear", "attention")
 _ATTENTION = {
-    "q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "out_proj", "query_key_value", "c_attn",
-    "query", "key", "value", "Wqkv",
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "qkv_proj",
+    "out_proj",
+    "query_key_value",
+    "c_attn",
+    "query",
+    "key",
+    "value",
+    "Wqkv",
 }
 _NEVER = {"lm_head", "embed_out", "output"}
 
@@ -56,6 +66,8 @@ def _no_match(flag: str, missing: list[str], counts: Mapping[str, int]) -> YetoE
     known = ", ".join(f"{suffix} ({count})" for suffix, count in sorted(counts.items()))
     what = f"{', '.join(missing)} of " if missing else ""
     return YetoError(
-        "E_MODEL", f"{what}--lora-targets {flag} names no linear layer of the model",
-        f"linear layers: {known or 'none'}", "choose among these, or use all-linear",
+        "E_MODEL",
+        f"{what}--lora-targets {flag} names no linear layer of the model",
+        f"linear layers: {known or 'none'}",
+        "choose among these, or use all-linear",
     )

@@ -62,8 +62,11 @@ class Encoder:
             if not rendered:
                 continue
             tokens = self._tokenizer(
-                [item.text for _, item in rendered], add_special_tokens=False,
-                return_offsets_mapping=True, return_attention_mask=False, verbose=False,
+                [item.text for _, item in rendered],
+                add_special_tokens=False,
+                return_offsets_mapping=True,
+                return_attention_mask=False,
+                verbose=False,
             )
             for number, (row, item) in enumerate(rendered):
                 try:
@@ -78,8 +81,9 @@ class Encoder:
             return Rendered(self._template.render(row.messages, row.tools), [])
         return self._template.locate(row.messages, row.tools, row.trained)
 
-    def _mask(self, row: Row, item: Rendered, ids: list[int], offsets: list[tuple[int, int]]
-              ) -> Encoded:
+    def _mask(
+        self, row: Row, item: Rendered, ids: list[int], offsets: list[tuple[int, int]]
+    ) -> Encoded:
         array = np.asarray(ids, dtype=np.int64)
         starts = np.asarray([begin for begin, _ in offsets], dtype=np.int64)
         ends = np.asarray([end for _, end in offsets], dtype=np.int64)
@@ -101,8 +105,9 @@ class Encoder:
             raise RowRefused("no-target", "no token of the row is a target")
         return Encoded(row.place, row.digest, array, targets)
 
-    def _check_turn(self, row: Row, index: int, span: str, ids: np.ndarray, starts: np.ndarray
-                    ) -> None:
+    def _check_turn(
+        self, row: Row, index: int, span: str, ids: np.ndarray, starts: np.ndarray
+    ) -> None:
         """The trained tokens, decoded, are the answer and end with a stop token."""
         if len(ids) == 0 or int(ids[-1]) not in self._template.stop_ids:
             raise RowRefused("mask", "the trained tokens of a turn do not end with a stop token")

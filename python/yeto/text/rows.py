@@ -97,7 +97,11 @@ def content_digest(path: Path) -> str:
 
 
 def read_rows(
-    path: str, report: Report, *, train_on: str = "assistant", max_rows: int | None = None,
+    path: str,
+    report: Report,
+    *,
+    train_on: str = "assistant",
+    max_rows: int | None = None,
     developer_role: bool = False,
 ) -> Iterator[Row]:
     """Yields the usable rows of `path` in order and fills `report` with the others.
@@ -129,14 +133,18 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
     """(physical line number, text) of every line that is not blank."""
     if path.endswith(_UNREADABLE_SUFFIXES):
         raise YetoError(
-            "E_DATA", "this build reads JSON lines only", path,
+            "E_DATA",
+            "this build reads JSON lines only",
+            path,
             "convert the file to .jsonl with one object of `messages` a line",
         )
     try:
         handle = open(path, "rb")
     except OSError as error:
         raise YetoError(
-            "E_DATA", f"the data cannot be read: {error.strerror}", path,
+            "E_DATA",
+            f"the data cannot be read: {error.strerror}",
+            path,
             "--data takes the path of a readable .jsonl file",
         ) from error
     with handle:
@@ -155,7 +163,9 @@ def _decode(place: str, raw: bytes, offset: int, first: bool) -> str:
     if first:
         if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in raw[:4]:
             raise YetoError(
-                "E_DATA", f"{place}: the file looks like UTF-16 or UTF-32, not UTF-8", "",
+                "E_DATA",
+                f"{place}: the file looks like UTF-16 or UTF-32, not UTF-8",
+                "",
                 "save the file as UTF-8",
             )
         raw = raw.removeprefix(codecs.BOM_UTF8)
@@ -163,7 +173,9 @@ def _decode(place: str, raw: bytes, offset: int, first: bool) -> str:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise YetoError(
-            "E_DATA", f"{place}: byte {offset + error.start} of the file is not UTF-8", "",
+            "E_DATA",
+            f"{place}: byte {offset + error.start} of the file is not UTF-8",
+            "",
             "save the file as UTF-8, or remove that row",
         ) from error
     if "\0" in text:
@@ -187,7 +199,9 @@ def _parse(place: str, text: str) -> dict[str, Any]:
         raise YetoError("E_DATA", f"{place}: the JSON is nested too deeply") from error
     if not isinstance(record, dict):
         raise YetoError(
-            "E_DATA", f"{place}: not a JSON object but {_kind(record)}", "",
+            "E_DATA",
+            f"{place}: not a JSON object but {_kind(record)}",
+            "",
             "each line must be one complete JSON object",
         )
     try:
@@ -211,8 +225,15 @@ def _holds_nul(value: Any) -> bool:
 
 
 def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean",
-             int: "a number", float: "a number", type(None): "null"}
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "a string",
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+        type(None): "null",
+    }
     return names.get(type(value), type(value).__name__)
 
 
@@ -233,7 +254,9 @@ def _normalise(
     ]
     tools = _tools(record.get("tools"))
     canonical = json.dumps(
-        {"messages": messages, "tools": tools}, sort_keys=True, separators=(",", ":"),
+        {"messages": messages, "tools": tools},
+        sort_keys=True,
+        separators=(",", ":"),
         ensure_ascii=False,
     )
     trained = _trained(messages, train_on)
@@ -324,7 +347,8 @@ def _tool_calls(index: int, calls: Any) -> list[Message]:
         if not isinstance(arguments, dict):
             raise RowRefused("tool-shape", f"message {index}: tool arguments are no JSON object")
         clean: Message = {
-            "type": "function", "function": {"name": function["name"], "arguments": arguments}
+            "type": "function",
+            "function": {"name": function["name"], "arguments": arguments},
         }
         if isinstance(call.get("id"), str):
             clean["id"] = call["id"]

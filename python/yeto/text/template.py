@@ -38,8 +38,9 @@ class Rendered:
 class ChatTemplate:
     """A tokenizer's chat template with the method that locates assistant turns in its text."""
 
-    def __init__(self, tokenizer: Any, stop_ids: set[int], mode: str = "auto",
-                 template: str | None = None) -> None:
+    def __init__(
+        self, tokenizer: Any, stop_ids: set[int], mode: str = "auto", template: str | None = None
+    ) -> None:
         """`stop_ids` are the end tokens known from the model; the template's own turn end is added.
 
         `mode` is auto, native (only the template's tag) or spans (never the tag). `template`
@@ -62,20 +63,28 @@ class ChatTemplate:
         )
         self.method = self._find_method(mode)
 
-    def render(self, messages: list[Message], tools: list[Message] | None = None,
-               generation_prompt: bool = False) -> str:
+    def render(
+        self,
+        messages: list[Message],
+        tools: list[Message] | None = None,
+        generation_prompt: bool = False,
+    ) -> str:
         """The template's text for `messages`; its own refusal is RowRefused("template")."""
         try:
             return self._tokenizer.apply_chat_template(
-                messages, tools=tools, tokenize=False, chat_template=self.source,
+                messages,
+                tools=tools,
+                tokenize=False,
+                chat_template=self.source,
                 add_generation_prompt=generation_prompt,
             )
         except Exception as error:  # jinja raises whatever the template's expressions raise
             reason = str(error).strip() or type(error).__name__
             raise RowRefused("template", f"the chat template refuses the row: {reason}") from error
 
-    def locate(self, messages: list[Message], tools: list[Message] | None,
-               trained: tuple[int, ...]) -> Rendered:
+    def locate(
+        self, messages: list[Message], tools: list[Message] | None, trained: tuple[int, ...]
+    ) -> Rendered:
         """Renders a row and finds the spans of its `trained` messages. Raises RowRefused."""
         try:
             if self.method == "tag":
@@ -99,15 +108,19 @@ class ChatTemplate:
 
     # -- methods ---------------------------------------------------------------------------------
 
-    def _tagged(self, messages: list[Message], tools: list[Message] | None
-                ) -> tuple[str, dict[int, tuple[int, int]]]:
+    def _tagged(
+        self, messages: list[Message], tools: list[Message] | None
+    ) -> tuple[str, dict[int, tuple[int, int]]]:
         from transformers.utils.chat_template_utils import render_jinja_template
 
         clean = [{k: v for k, v in message.items() if v is not None} for message in messages]
         try:
             result: Any = render_jinja_template(
-                conversations=[clean], tools=cast(Any, tools), chat_template=self.source,
-                return_assistant_tokens_mask=True, add_generation_prompt=False,
+                conversations=[clean],
+                tools=cast(Any, tools),
+                chat_template=self.source,
+                return_assistant_tokens_mask=True,
+                add_generation_prompt=False,
                 **self._tokenizer.special_tokens_map,
             )
         except Exception as error:  # as in render()
@@ -141,8 +154,9 @@ class ChatTemplate:
                 return begin, end + skipped + len(stop)
         return begin, end
 
-    def _prefix_span(self, text: str, messages: list[Message], tools: list[Message] | None,
-                     index: int) -> tuple[int, int]:
+    def _prefix_span(
+        self, text: str, messages: list[Message], tools: list[Message] | None, index: int
+    ) -> tuple[int, int]:
         if index == 0:  # nothing stands before it, so there is no prefix to render
             return self._probe_span(text, messages, tools, index)
         before = self.render(messages[:index], tools, generation_prompt=True)
@@ -159,8 +173,9 @@ class ChatTemplate:
             end = self._stop_at(text, len(up_to))
         return begin, end
 
-    def _probe_span(self, text: str, messages: list[Message], tools: list[Message] | None,
-                    index: int) -> tuple[int, int]:
+    def _probe_span(
+        self, text: str, messages: list[Message], tools: list[Message] | None, index: int
+    ) -> tuple[int, int]:
         first, last = self._edges(text, messages, tools, index)
         begin = first
         if self._generation_prompt:
@@ -168,20 +183,20 @@ class ChatTemplate:
             if found >= 0:
                 begin = found + len(self._generation_prompt)
         stops = [
-            place + len(stop)
-            for stop in self._stop_texts
-            if (place := text.find(stop, last)) >= 0
+            place + len(stop) for stop in self._stop_texts if (place := text.find(stop, last)) >= 0
         ]
         if not stops:
             raise NoSpan("no stop token follows the answer")
         return begin, min(stops)
 
-    def _edges(self, text: str, messages: list[Message], tools: list[Message] | None,
-               index: int) -> tuple[int, int]:
+    def _edges(
+        self, text: str, messages: list[Message], tools: list[Message] | None, index: int
+    ) -> tuple[int, int]:
         """Where the message's own strings begin and end in `text`, by two replaced renderings."""
         one, two = (
             self.render(
-                [*messages[:index], _replaced(messages[index], probe), *messages[index + 1:]], tools
+                [*messages[:index], _replaced(messages[index], probe), *messages[index + 1 :]],
+                tools,
             )
             for probe in _PROBES
         )
@@ -197,8 +212,14 @@ class ChatTemplate:
 
     # -- edges and checks ------------------------------------------------------------------------
 
-    def _skip_lead(self, text: str, messages: list[Message], tools: list[Message] | None,
-                   index: int, span: tuple[int, int]) -> int:
+    def _skip_lead(
+        self,
+        text: str,
+        messages: list[Message],
+        tools: list[Message] | None,
+        index: int,
+        span: tuple[int, int],
+    ) -> int:
         """What the template puts at the head of a turn without a field in the row (an empty
         thinking block) is context, not answer."""
         message = messages[index]
@@ -210,8 +231,13 @@ class ChatTemplate:
         first, _ = self._edges(text, messages, tools, index)
         return first if begin <= first < end else begin
 
-    def _check(self, text: str, messages: list[Message], trained: tuple[int, ...],
-               spans: list[tuple[int, int]]) -> None:
+    def _check(
+        self,
+        text: str,
+        messages: list[Message],
+        trained: tuple[int, ...],
+        spans: list[tuple[int, int]],
+    ) -> None:
         previous = 0
         for index, (begin, end) in zip(trained, spans, strict=True):
             if not previous <= begin < end <= len(text):
@@ -245,15 +271,18 @@ class ChatTemplate:
             without, with_prompt = self.render(question), self.render(question, None, True)
         except RowRefused as refused:
             raise YetoError(
-                "E_MODEL", f"the chat template fails on a single user turn: {refused}",
+                "E_MODEL",
+                f"the chat template fails on a single user turn: {refused}",
                 hint="give a working one with --chat-template FILE",
             ) from refused
-        return with_prompt[len(without):] if with_prompt.startswith(without) else ""
+        return with_prompt[len(without) :] if with_prompt.startswith(without) else ""
 
     def _find_turn_end(self) -> int | None:
         """The first added token that follows an answer: what closes the assistant's turn."""
-        talk = [{"role": "user", "content": _PROBES[0]},
-                {"role": "assistant", "content": _PROBES[1]}]
+        talk = [
+            {"role": "user", "content": _PROBES[0]},
+            {"role": "assistant", "content": _PROBES[1]},
+        ]
         try:
             text = self.render(talk)
         except RowRefused:
@@ -261,7 +290,7 @@ class ChatTemplate:
         place = text.rfind(_PROBES[1])
         if place < 0:
             return None
-        tail = text[place + len(_PROBES[1]):]
+        tail = text[place + len(_PROBES[1]) :]
         found = [
             (at, -len(content), token_id)
             for token_id, content in self._special.items()
@@ -287,7 +316,8 @@ class ChatTemplate:
         if not reasons:
             reasons = ["native: the template has no {% generation %} tag"]
         raise YetoError(
-            "E_MODEL", "no method finds the assistant's turns in the chat template",
+            "E_MODEL",
+            "no method finds the assistant's turns in the chat template",
             "; ".join(reasons),
             "give a template that closes each turn with a stop token by --chat-template FILE, "
             "or try --assistant-mask-mode spans",
@@ -298,8 +328,10 @@ class ChatTemplate:
 _TALKS: tuple[tuple[Message, ...], ...] = (
     ({"role": "user", "content": "How far?"}, {"role": "assistant", "content": "Two miles."}),
     (
-        {"role": "user", "content": "How far?"}, {"role": "assistant", "content": "Two miles."},
-        {"role": "user", "content": "And back?"}, {"role": "assistant", "content": "Two more."},
+        {"role": "user", "content": "How far?"},
+        {"role": "assistant", "content": "Two miles."},
+        {"role": "user", "content": "And back?"},
+        {"role": "assistant", "content": "Two more."},
     ),
 )
 
@@ -314,7 +346,9 @@ def _own_template(tokenizer: Any) -> str:
         return tokenizer.get_chat_template()
     except ValueError as error:
         raise YetoError(
-            "E_MODEL", "the tokenizer has no chat template", str(tokenizer.name_or_path),
+            "E_MODEL",
+            "the tokenizer has no chat template",
+            str(tokenizer.name_or_path),
             "take an instruction-tuned model, or give a template with --chat-template FILE",
         ) from error
 
