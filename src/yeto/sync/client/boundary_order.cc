@@ -182,7 +182,7 @@ void Client::take_push(std::uint32_t index, Actions& out) {
   fragment.returned = {};
   fragment.pushed = true;
   fragment.pull.reset();
-  out.push_back(TakePush{ticket, index, push_codec_});
+  out.push_back(TakePush{ticket, index, offer.base_version, offer.bytes, push_codec_});
 }
 
 void Client::apply_ready(std::uint32_t index, Actions& out) {

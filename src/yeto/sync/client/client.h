@@ -130,8 +130,8 @@ class Client {
   bool draining() const { return draining_; }
   bool finishing() const { return finishing_; }
   bool acknowledged() const { return !own_final_.empty(); }
-  // The digests of FINAL, which the final values must have. Empty before FINAL came.
-  const std::vector<wire::Digest32>& final_digests() const { return final_.digests; }
+  // The FINAL of this session; without digests before it came.
+  const wire::Final& final_message() const { return final_; }
   // GOODBYE came: the session is over and must not be made again.
   bool ended() const { return ended_; }
   const std::string& end_reason() const { return end_reason_; }

@@ -604,7 +604,7 @@ TEST_F(FinalTest, FinalValuesAreAppliedOnceAllAreThereAndAcknowledged) {
   const auto apply = one<ApplyFinal>(client_.boundary());
   ASSERT_TRUE(apply);
   EXPECT_EQ(apply->images.size(), 2U);
-  EXPECT_EQ(client_.final_digests(), final_message().digests);
+  EXPECT_EQ(client_.final_message().digests, final_message().digests);
   const auto ack = sent<wire::FinalAck>(client_.final_applied(final_message().digests));
   ASSERT_TRUE(ack);
   EXPECT_EQ(ack->digests, final_message().digests);

@@ -120,6 +120,8 @@ struct DropBody {
 struct TakePush {
   Ticket ticket = 0;
   std::uint32_t fragment = 0;
+  std::uint64_t base_version = 0;
+  std::uint64_t bytes = 0;  // of the body
   CodecId codec = CodecId::kF32;
 };
 // A copy of the local values becomes an f32 body under the ticket. Ends in InitEncoded.

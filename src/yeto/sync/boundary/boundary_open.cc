@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Boundary::open: options and tensors are checked, the layout and the contract are made.
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "yeto/base/digest.h"
+#include "yeto/base/format.h"
+#include "yeto/base/rng.h"
+#include "yeto/sync/boundary/boundary_impl.h"
+
+namespace yeto::sync {
+namespace {
+
+constexpr std::size_t kMaxContractPairs = 64;
+constexpr std::size_t kMaxContractName = 64;
+constexpr std::size_t kMaxRunId = 64;
+
+Result<std::vector<wire::ContractPair>> make_contract(const BoundaryOptions& options) {
+  if (options.contract.size() > kMaxContractPairs) {
+    return fail(ErrorCode::kRange, strf("a contract of {} pairs; at most {} are allowed",
+                                        options.contract.size(), kMaxContractPairs));
+  }
+  std::vector<wire::ContractPair> pairs;
+  std::set<std::string> names;
+  for (const auto& [name, text] : options.contract) {
+    if (name.empty() || name.size() > kMaxContractName || !names.insert(name).second) {
+      return fail(ErrorCode::kUsage,
+                  strf("contract name \"{}\" is empty, too long or given twice", name));
+    }
+    wire::ContractPair pair;
+    pair.name = name;
+    const Sha256 digest = sha256(as_bytes_view(text));
+    std::copy_n(digest.begin(), pair.hash.size(), pair.hash.begin());
+    pairs.push_back(std::move(pair));
+  }
+  // The same order on every island, however the caller collects them.
+  std::sort(pairs.begin(), pairs.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  return pairs;
+}
+
+Status check_ranges(const BoundaryOptions& options) {
+  if (options.run_id.empty() || options.run_id.size() > kMaxRunId) {
+    return fail(ErrorCode::kRange, strf("a run id has 1 to {} characters, \"{}\" has {}", kMaxRunId,
+                                        options.run_id, options.run_id.size()));
+  }
+  if (options.seat && *options.seat == wire::kNoSeat) {
+    return fail(ErrorCode::kRange, strf("seat {} is out of range", *options.seat));
+  }
+  if (options.streams > kMaxDataStreams) {
+    return fail(ErrorCode::kRange,
+                strf("{} data streams; 0 to {} are allowed", options.streams, kMaxDataStreams));
+  }
+  if (options.max_alone <= 0 || options.retry_first <= 0 ||
+      options.retry_most < options.retry_first) {
+    return fail(ErrorCode::kRange, "max_alone and the waits between attempts must be above 0");
+  }
+  if (options.token_file.empty()) {
+    return fail(ErrorCode::kUsage, "no token file was given", {},
+                "every island proves its seat: give the seat-<n>.key file of the run");
+  }
+  return Unit{};
+}
+
+std::vector<TensorSpec> specs_of(const std::vector<TensorView>& tensors) {
+  std::vector<TensorSpec> specs;
+  for (const TensorView& tensor : tensors) {
+    TensorSpec spec;
+    spec.name = tensor.name;
+    spec.shape = tensor.shape;
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Boundary>> Boundary::open(BoundaryOptions options,
+                                                 std::vector<TensorView> tensors) {
+  YETO_TRY(check_ranges(options));
+  YETO_TRY(check_tensors(tensors));
+  BoundaryParts parts;
+  YETO_ASSIGN(parts.layout, make_layout(specs_of(tensors), options.layout));
+  YETO_ASSIGN(parts.client.contract, make_contract(options));
+  YETO_ASSIGN(client::Endpoint endpoint, client::Endpoint::parse(options.syncer, options.run_id));
+  YETO_ASSIGN(client::SeatKey key, client::read_seat_key(options.token_file));
+  parts.client.run_id = options.run_id;
+  parts.client.seat = options.seat.value_or(wire::kNoSeat);
+  parts.client.incarnation = random_u64();
+  parts.client.streams = options.streams;
+  parts.client.device = options.device.substr(0, 256);
+  parts.courier = client::CourierOptions{.endpoint = std::move(endpoint),
+                                         .key = key,
+                                         .retry_first = options.retry_first,
+                                         .retry_most = options.retry_most};
+  parts.options = std::move(options);
+  return std::unique_ptr<Boundary>(
+      new Boundary(std::make_unique<Impl>(std::move(parts), std::move(tensors))));
+}
+
+}  // namespace yeto::sync
