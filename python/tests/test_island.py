@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from yeto.learner.batches import collate
 from yeto.learner.cli import main
 from yeto.learner.dataset import build_dataset
 from yeto.learner.evaluate import heldout_loss, sample_answer
-from yeto.learner.exchange import METRIC_BYTES_MAX, contract, host_views
+from yeto.learner.exchange import METRIC_BYTES_MAX, Mirrors, contract, host_views
 from yeto.learner.loss import TargetLoss
 from yeto.learner.metrics import Metrics, Progress, read_metrics
 from yeto.learner.model import load_adapted
@@ -32,6 +34,15 @@ from yeto.learner.optimize import Optimizer
 from yeto.learner.options import Options, parse
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Puts back the signal handlers that an island installs."""
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGTERM, before[0])
+    signal.signal(signal.SIGINT, before[1])
 
 
 def flags(model: Path, data: Path, out: Path, *more: str) -> list[str]:
@@ -391,7 +402,7 @@ def test_three_bad_steps_end_the_island_with_80(
     assert main(flags(llama_folder, rows_file, tmp_path, "--syncer", "h:1")) == 80
     err = capsys.readouterr().err
     assert err.startswith("error[E_NON_FINITE]: ") and err.count(f"{rows_file}:") == 6
-    assert ("leave", "non-finite") in boundaries[0].calls
+    assert ("leave", "error") in boundaries[0].calls
     assert boundaries[0].calls[-1] == ("close",)
     assert not (tmp_path / "adapter").exists()
 
@@ -416,46 +427,51 @@ def test_an_error_of_the_boundary_keeps_its_exit_code(
     assert "error[E_REFUSED]: recipe differs" in capsys.readouterr().err
 
 
-def test_waiting_goes_on_after_a_slice_runs_out(
-    llama_folder: Path, rows_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("method", ["wait_ready", "step", "finalize"])
+def test_a_signal_ends_a_wait_in_the_boundary(
+    llama_folder: Path,
+    rows_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
 ) -> None:
-    class Late(RuntimeError):
-        code = "E_TIMEOUT"
+    class Closed(RuntimeError):
+        code = "E_CLOSED"
         exit_code = 69
 
-    honest = FakeBoundary.wait_ready
-    waits = []
+    def wait(self: FakeBoundary, *args: Any) -> dict[str, Any]:
+        self.calls.append((method,))
+        os.kill(os.getpid(), signal.SIGTERM)
+        deadline = time.monotonic() + 30
+        while not any(call[0] == "leave" for call in self.calls):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        raise Closed("leave ended the wait")
 
-    def wait_ready(self: FakeBoundary, timeout_s: float = 0.0) -> dict[str, Any]:
-        waits.append(timeout_s)
-        if len(waits) < 3:
-            raise Late("not yet")
-        return honest(self, timeout_s)
-
-    scripted(monkeypatch, drain_after=1)
-    monkeypatch.setattr(FakeBoundary, "wait_ready", wait_ready)
-    assert main(flags(llama_folder, rows_file, tmp_path, "--syncer", "h:1")) == 0
-    assert len(waits) == 3 and all(wait > 0 for wait in waits)
+    boundaries = scripted(monkeypatch, drain_after=1)
+    monkeypatch.setattr(FakeBoundary, method, wait)
+    assert main(flags(llama_folder, rows_file, tmp_path, "--syncer", "h:1")) == 81
+    assert ("leave", "preempted") in boundaries[0].calls
+    assert not (tmp_path / "adapter").exists()
 
 
 def test_a_signal_finishes_the_step_and_leaves(
-    llama_folder: Path, rows_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    llama_folder: Path,
+    rows_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     boundaries = scripted(monkeypatch)
     honest = FakeBoundary.step
 
     def step(self: FakeBoundary, tokens: int) -> dict[str, Any]:
-        if self.steps == 2:
+        report = honest(self, tokens)
+        if self.steps == 3:
             os.kill(os.getpid(), signal.SIGTERM)
-        return honest(self, tokens)
+        return report
 
     monkeypatch.setattr(FakeBoundary, "step", step)
-    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    try:
-        assert main(flags(llama_folder, rows_file, tmp_path, "--syncer", "h:1")) == 81
-    finally:
-        signal.signal(signal.SIGTERM, before[0])
-        signal.signal(signal.SIGINT, before[1])
+    assert main(flags(llama_folder, rows_file, tmp_path, "--syncer", "h:1")) == 81
     assert boundaries[0].steps == 3
     assert boundaries[0].calls[-2:] == [("leave", "preempted"), ("close",)]
     assert [row["step"] for row in metrics_of(tmp_path)] == [1, 2, 3]
@@ -708,6 +724,23 @@ def test_host_views_share_memory_with_the_parameters(
     views[0][...] = 3.0
     assert bool((adapted.tensors[0] == 3.0).all())
     assert all(v.dtype == np.float32 and v.flags.c_contiguous and v.flags.writeable for v in views)
+
+
+def test_mirrors_copy_the_named_tensors_both_ways(
+    llama_folder: Path, rows_file: Path, tmp_path: Path
+) -> None:
+    _, _, adapted, _ = trained_adapter(llama_folder, rows_file, tmp_path)
+    host = [torch.zeros_like(tensor.detach()) for tensor in adapted.tensors]
+    waits: list[int] = []
+    mirrors = Mirrors(adapted.tensors, host, lambda: waits.append(1))
+    mirrors.refresh([0, 5])
+    assert torch.equal(host[5], adapted.tensors[5]) and torch.equal(host[0], adapted.tensors[0])
+    assert not host[1].any() and len(waits) == 1
+    host[5].fill_(2.0)
+    host[1].fill_(2.0)
+    mirrors.push([5])
+    assert bool((adapted.tensors[5] == 2.0).all()) and not bool((adapted.tensors[1] == 2.0).all())
+    assert len(waits) == 2 and adapted.tensors[5].requires_grad
 
 
 def test_metrics_never_stop_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 """The step boundary as the loop sees it: the native client, or an island that trains alone."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -85,12 +86,13 @@ class Mirrors:
 
     device: list[torch.nn.Parameter]
     host: list[torch.Tensor]
+    wait: Callable[[], None]  # until the copies that were ordered are done
 
     def refresh(self, indices: list[int]) -> None:
         """Device to host, before the boundary reads."""
         for index in indices:
             self.host[index].copy_(self.device[index].detach(), non_blocking=True)
-        torch.cuda.current_stream().synchronize()
+        self.wait()
 
     def push(self, indices: list[int]) -> None:
         """Host to device, after the boundary has written."""
@@ -98,7 +100,7 @@ class Mirrors:
             for index in indices:
                 self.device[index].copy_(self.host[index], non_blocking=True)
         # The host copy may be written again as soon as this returns.
-        torch.cuda.current_stream().synchronize()
+        self.wait()
 
 
 def host_views(adapted: Adapted) -> tuple[list[Any], Mirrors | None]:
@@ -112,7 +114,7 @@ def host_views(adapted: Adapted) -> tuple[list[Any], Mirrors | None]:
         torch.empty(tensor.shape, dtype=torch.float32, pin_memory=True)
         for tensor in adapted.tensors
     ]
-    mirrors = Mirrors(adapted.tensors, host)
+    mirrors = Mirrors(adapted.tensors, host, lambda: torch.cuda.current_stream().synchronize())
     mirrors.refresh(list(range(len(host))))
     return [tensor.numpy() for tensor in host], mirrors
 

@@ -22,9 +22,6 @@ from yeto.learner.options import Options
 from yeto.learner.signals import PREEMPTED, Preempted, StopRequest
 from yeto.text.rows import content_digest
 
-# Blocking calls of the boundary are cut into slices, so that a signal is seen between them.
-_SLICE_S = 1.0
-
 
 @dataclass
 class Parts:
@@ -146,8 +143,13 @@ def _train(options: Options, parts: Parts, metrics: Metrics, stop: StopRequest) 
     stop.check()
     boundary = connect(options, parts.adapted, _contract(options, parts))
     progress: Progress | None = None
+
+    def leave() -> None:
+        boundary.leave("preempted")
+
     try:
-        ready = _wait(lambda s: boundary.wait_ready(s), stop)
+        with stop.during(leave):
+            ready = boundary.wait_ready()
         metrics.attach(boundary)
         seat = int(ready["seat"])
         share = Share(
@@ -164,39 +166,27 @@ def _train(options: Options, parts: Parts, metrics: Metrics, stop: StopRequest) 
             f"seat {seat} begins at global step {ready['global_step']} with "
             f"{share.size} rows, {share.step_rows} a step"
         )
-        end = loop.run(boundary, metrics, progress, stop.check)
+        end = loop.run(boundary, metrics, progress, stop)
         progress.close()
         print(
             f"steps end by {end.reason} after {end.steps} steps, {end.tokens:,} tokens, "
             f"{end.seconds:.1f} s",
             flush=True,
         )
-        final = _wait(lambda s: boundary.finalize(end.reason, s), stop)
+        with stop.during(leave):
+            final = boundary.finalize(end.reason)
         _finish(options, parts, metrics, stop, end, final)
         return 0
     except Preempted:
-        boundary.leave("preempted")
+        leave()
         raise
-    except YetoError as error:
-        boundary.leave("non-finite" if error.code == "E_NON_FINITE" else "error")
+    except YetoError:
+        boundary.leave("error")
         raise
     finally:
         if progress is not None:
             progress.close()
         boundary.close()
-
-
-def _wait(call: Any, stop: StopRequest) -> dict[str, Any]:
-    """Calls `call(seconds)` in slices until it has a result; a slice that runs out raises a
-    RuntimeError with code E_TIMEOUT, and a signal is looked for before the next one."""
-    while True:
-        stop.check()
-        try:
-            result: dict[str, Any] = call(_SLICE_S)
-            return result
-        except RuntimeError as error:
-            if getattr(error, "code", None) != "E_TIMEOUT":
-                raise
 
 
 def _finish(

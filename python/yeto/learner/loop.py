@@ -2,7 +2,7 @@
 """The training loop of an island: steps, the boundary after each, limits, and how steps end."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from yeto.learner.metrics import Metrics, Progress, Window, memory_bytes
 from yeto.learner.model import Adapted
 from yeto.learner.optimize import NonFiniteGuard, Optimizer, StepResult
 from yeto.learner.options import Options
+from yeto.learner.signals import StopRequest
 from yeto.text.encode import Encoded
 
 
@@ -70,14 +71,14 @@ class Loop:
         boundary: Boundary,
         metrics: Metrics,
         progress: Progress,
-        check_stop: Callable[[], None],
+        stop: StopRequest,
     ) -> End:
-        """Trains. `check_stop` is called between steps and may raise to leave."""
+        """Trains. A signal is looked for between steps: then Preempted is raised."""
         begun = time.monotonic()
         reason, run_tokens = "limit", 0
         boundary.set_phase("train")
         for plan, batches in self._steps():
-            check_stop()
+            stop.check()
             step_begun = time.monotonic()
             result = self._optimizer.step(batches)
             if not result.applied:
@@ -86,7 +87,8 @@ class Loop:
                 continue
             self._guard.good()
             trained = time.monotonic()
-            report = boundary.step(result.tokens)
+            with stop.during(lambda: boundary.leave("preempted")):
+                report = boundary.step(result.tokens)
             self._account(result, batches, report, trained - step_begun)
             self._window.boundary_ms += 1000 * (time.monotonic() - trained)
             run_tokens = max(report["run_tokens"], self._tokens)
@@ -98,7 +100,7 @@ class Loop:
                 break
             if ends:
                 break
-        check_stop()
+        stop.check()
         return End(
             reason,
             self._optimizer.steps,
