@@ -37,6 +37,9 @@ def options(*flags: str) -> Options:
         ("--warmup", "-1"),
         ("--epochs", "0"),
         ("--tokens", "0"),
+        ("--tokens", "0k"),
+        ("--tokens", "0.0005k"),
+        ("--tokens", "1001T"),
         ("--local-steps", "0"),
         ("--seed", "-1"),
         ("--threads", "0"),
@@ -117,6 +120,13 @@ def test_edges_of_ranges_pass() -> None:
     )
     assert (got.seq_len, got.inner_lr, got.betas, got.warmup) == (8, 0.0, (0.0, 0.0), 0)
     assert got.syncer == "@endpoint.json" and got.max_dropped == 0.0
+
+
+@pytest.mark.parametrize(
+    "text, tokens", [("12", 12), ("2k", 2000), ("1.5M", 1_500_000), ("20B", 20 * 10**9)]
+)
+def test_tokens_may_have_a_unit(text: str, tokens: int) -> None:
+    assert options("--tokens", text).tokens == tokens
 
 
 def test_defaults() -> None:

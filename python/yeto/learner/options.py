@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, NoReturn
 
 from yeto.errors import YetoError
@@ -91,6 +92,22 @@ def _number(
         return value
 
     return parse
+
+
+def _count(text: str) -> int:
+    """A number of tokens: digits, with a decimal part where k, M, B or T follows."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMBT])", text.strip())
+    if match is None:
+        return int(_number("--tokens", int, 1, 1e15)(text))
+    scale = {"k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}[match[2]]
+    value = Fraction(match[1]) * scale
+    if value.denominator != 1 or not 1 <= value <= 10**15:
+        raise YetoError(
+            "E_RANGE",
+            f"--tokens {text} is out of range",
+            hint="give at least 1 and at most 1e+15, a whole number of tokens",
+        )
+    return int(value)
 
 
 def _betas(text: str) -> tuple[float, float]:
@@ -254,8 +271,8 @@ def _training_flags(g: Any) -> None:
     )
     g.add_argument(
         "--tokens",
-        type=_number("--tokens", int, 1, 1e18),
-        help="stop when the run has trained this many tokens",
+        type=_count,
+        help="stop when the run has trained this many tokens; k, M, B, T are allowed",
     )
     g.add_argument(
         "--local-steps",
