@@ -675,6 +675,14 @@ def test_an_output_folder_that_cannot_be_written(
     assert caught.value.exit_code == 1
 
 
+def test_an_output_folder_that_cannot_be_made(
+    llama_folder: Path, rows_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("x")
+    assert main(flags(llama_folder, rows_file, tmp_path / "file" / "out")) == 1
+    assert "error[E_IO]: the output folder cannot be written" in capsys.readouterr().err
+
+
 def test_heldout_loss_is_the_mean_over_targets(
     llama_folder: Path, rows_file: Path, tmp_path: Path
 ) -> None:

@@ -41,7 +41,7 @@ def run_island(options: Options) -> int:
     stop.install()
     if options.syncer is None and not (options.epochs or options.tokens or options.local_steps):
         options = replace(options, epochs=1)  # alone nobody else would end the run
-    metrics = Metrics(Path(options.out_dir))
+    metrics = _open_metrics(Path(options.out_dir))
     try:
         with ThreadPoolExecutor(2, thread_name_prefix="digest") as pool:
             parts = _load(options, pool)
@@ -52,6 +52,18 @@ def run_island(options: Options) -> int:
         return PREEMPTED
     finally:
         metrics.close()
+
+
+def _open_metrics(folder: Path) -> Metrics:
+    try:
+        return Metrics(folder)
+    except OSError as error:
+        raise YetoError(
+            "E_IO",
+            f"the output folder cannot be written: {error.strerror}",
+            str(folder),
+            "choose another --out-dir",
+        ) from error
 
 
 def _load(options: Options, pool: ThreadPoolExecutor) -> Parts:

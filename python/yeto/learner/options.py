@@ -96,10 +96,10 @@ def _number(
 
 def _count(text: str) -> int:
     """A number of tokens: digits, with a decimal part where k, M, B or T follows."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMBT])", text.strip())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKMBT])", text.strip())
     if match is None:
         return int(_number("--tokens", int, 1, 1e15)(text))
-    scale = {"k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}[match[2]]
+    scale = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}[match[2]]
     value = Fraction(match[1]) * scale
     if value.denominator != 1 or not 1 <= value <= 10**15:
         raise YetoError(
