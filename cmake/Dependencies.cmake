@@ -59,6 +59,8 @@ target_compile_definitions(yeto_dep_spdlog INTERFACE SPDLOG_FMT_EXTERNAL)
 add_library(yeto::dep::spdlog ALIAS yeto_dep_spdlog)
 
 # Asio has no CMake package in Debian. The two coroutine defines repair 1.22 under clang.
+# Its choice of aligned_alloc depends on which standard header came first, so files could disagree on how
+# memory is freed: all use operator new.
 find_path(YETO_ASIO_INCLUDE asio.hpp)
 if(NOT YETO_ASIO_INCLUDE)
   yeto_missing(asio libasio-dev)
@@ -66,7 +68,7 @@ endif()
 add_library(yeto_dep_asio INTERFACE)
 target_include_directories(yeto_dep_asio SYSTEM INTERFACE ${YETO_ASIO_INCLUDE})
 target_compile_definitions(yeto_dep_asio INTERFACE ASIO_STANDALONE ASIO_SEPARATE_COMPILATION
-  ASIO_HAS_CO_AWAIT ASIO_HAS_STD_COROUTINE)
+  ASIO_HAS_CO_AWAIT ASIO_HAS_STD_COROUTINE ASIO_DISABLE_STD_ALIGNED_ALLOC)
 target_link_libraries(yeto_dep_asio INTERFACE Threads::Threads)
 add_library(yeto::dep::asio ALIAS yeto_dep_asio)
 
