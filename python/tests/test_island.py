@@ -516,19 +516,21 @@ def test_the_base_is_untouched_by_training(
         return out.hexdigest()
 
     before = digest()
-    rows = build_dataset(options, base).rows
+    built = build_dataset(options, base)
+    rows = built.rows
     optimizer = Optimizer(adapted, TargetLoss(adapted.model), options)
     for index in range(5):
         assert optimizer.step([collate(rows[index : index + 2])]).applied
     for _ in range(3):
-        publish(
-            tmp_path, adapted, build_dataset(options, base).tokenizer, base, options, provenance()
-        )
+        publish(tmp_path, adapted, options, provenance(base, built))
     assert digest() == before
 
 
-def provenance(trained: bool = True) -> Provenance:
-    return Provenance("b" * 64, "t" * 64, "d" * 64, 13, None, 100, 50, None, trained)
+def provenance(base: Any, built: Any, trained: bool = True) -> Provenance:
+    digests = ("b" * 64, "t" * 64, "d" * 64)
+    return Provenance(
+        base, built.tokenizer, *digests, len(built.rows), None, 100, 50, None, trained
+    )
 
 
 def trained_adapter(model: Path, data: Path, out: Path, steps: int = 3) -> tuple[Any, ...]:
@@ -551,7 +553,7 @@ def test_the_adapter_loads_in_peft_with_equal_logits(
 
     model: Path = request.getfixturevalue(f"{family}_folder")
     options, base, adapted, built = trained_adapter(model, rows_file, tmp_path)
-    folder = publish(tmp_path, adapted, built.tokenizer, base, options, provenance())
+    folder = publish(tmp_path, adapted, options, provenance(base, built))
     assert folder == tmp_path / "adapter"
     plain = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     ids = collate(built.rows[:2]).ids
@@ -571,7 +573,7 @@ def test_the_manifest_has_all_keys_and_true_digests(
     llama_folder: Path, rows_file: Path, tmp_path: Path
 ) -> None:
     options, base, adapted, built = trained_adapter(llama_folder, rows_file, tmp_path)
-    folder = publish(tmp_path, adapted, built.tokenizer, base, options, provenance())
+    folder = publish(tmp_path, adapted, options, provenance(base, built))
     manifest = json.loads((folder / "yeto_manifest.json").read_text())
     assert list(manifest) == [
         "schema",
@@ -636,9 +638,9 @@ def test_publishing_again_replaces_the_folder(
 ) -> None:
     options, base, adapted, built = trained_adapter(llama_folder, rows_file, tmp_path)
     (tmp_path / "adapter.tmp-1").mkdir()
-    first = publish(tmp_path, adapted, built.tokenizer, base, options, provenance())
+    first = publish(tmp_path, adapted, options, provenance(base, built))
     (first / "stray").write_text("x")
-    second = publish(tmp_path, adapted, built.tokenizer, base, options, provenance())
+    second = publish(tmp_path, adapted, options, provenance(base, built))
     assert not (second / "stray").exists()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["adapter"]
 
@@ -648,9 +650,9 @@ def test_an_adapter_that_does_nothing_is_not_published(
 ) -> None:
     options, base, adapted, built = trained_adapter(llama_folder, rows_file, tmp_path, steps=0)
     with pytest.raises(YetoError, match="every B matrix is zero") as caught:
-        publish(tmp_path, adapted, built.tokenizer, base, options, provenance())
+        publish(tmp_path, adapted, options, provenance(base, built))
     assert caught.value.exit_code == 82 and list(tmp_path.iterdir()) == []
-    publish(tmp_path, adapted, built.tokenizer, base, options, provenance(trained=False))
+    publish(tmp_path, adapted, options, provenance(base, built, trained=False))
 
 
 def test_values_that_are_not_finite_are_not_published(
@@ -660,7 +662,7 @@ def test_values_that_are_not_finite_are_not_published(
     with torch.no_grad():
         adapted.tensors[3][0, 0] = float("inf")
     with pytest.raises(YetoError, match=f"{adapted.names[3]} holds values that are not finite"):
-        publish(tmp_path, adapted, built.tokenizer, base, options, provenance())
+        publish(tmp_path, adapted, options, provenance(base, built))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -671,7 +673,7 @@ def test_an_output_folder_that_cannot_be_written(
     blocked = tmp_path / "file"
     blocked.write_text("x")
     with pytest.raises(YetoError, match="cannot be written") as caught:
-        publish(blocked, adapted, built.tokenizer, base, options, provenance())
+        publish(blocked, adapted, options, provenance(base, built))
     assert caught.value.exit_code == 1
 
 

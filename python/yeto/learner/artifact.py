@@ -49,6 +49,8 @@ _NOT_RECIPE = frozenset(
 class Provenance:
     """What the manifest says beyond the adapter's own bytes. None is unknown."""
 
+    base: BaseFolder
+    tokenizer: Any
     base_sha256: str
     template_sha256: str
     data_sha256: str
@@ -60,14 +62,7 @@ class Provenance:
     trained: bool  # some step had a rate above zero, here or on another island
 
 
-def publish(
-    out_dir: Path,
-    adapted: Adapted,
-    tokenizer: Any,
-    base: BaseFolder,
-    options: Options,
-    provenance: Provenance,
-) -> Path:
+def publish(out_dir: Path, adapted: Adapted, options: Options, provenance: Provenance) -> Path:
     """Writes, checks and publishes `out_dir`/adapter. Raises YetoError (E_DAMAGED, E_IO)."""
     final = out_dir / "adapter"
     for stale in out_dir.glob("adapter.tmp-*"):
@@ -75,9 +70,9 @@ def publish(
     folder = out_dir / f"adapter.tmp-{os.getpid()}"
     try:
         folder.mkdir(parents=True)
-        _write(folder, adapted, tokenizer, base)
+        _write(folder, adapted, provenance)
         _check(folder / WEIGHTS, adapted, provenance.trained)
-        manifest = _manifest(folder, adapted, base, options, provenance)
+        manifest = _manifest(folder, adapted, options, provenance)
         text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
         (folder / MANIFEST).write_text(text, encoding="utf-8")
         _make_durable(folder)
@@ -101,13 +96,14 @@ def publish(
     return final
 
 
-def _write(folder: Path, adapted: Adapted, tokenizer: Any, base: BaseFolder) -> None:
+def _write(folder: Path, adapted: Adapted, provenance: Provenance) -> None:
+    base = provenance.base
     config = adapted.model.peft_config["default"]
     config.base_model_name_or_path = base.id if base.source == "hub" else str(base.path.resolve())
     # The vocabulary is never changed here, so no embedding belongs into the adapter.
     adapted.model.save_pretrained(folder, safe_serialization=True, save_embedding_layers=False)
     (folder / "README.md").unlink(missing_ok=True)  # an empty model card says nothing
-    tokenizer.save_pretrained(folder)
+    provenance.tokenizer.save_pretrained(folder)
 
 
 def _check(path: Path, adapted: Adapted, trained: bool) -> None:
@@ -143,14 +139,13 @@ def _check(path: Path, adapted: Adapted, trained: bool) -> None:
 
 
 def _manifest(
-    folder: Path, adapted: Adapted, base: BaseFolder, options: Options, provenance: Provenance
+    folder: Path, adapted: Adapted, options: Options, provenance: Provenance
 ) -> dict[str, Any]:
     names = sorted(p.name for p in folder.iterdir())
     files = {}
     for name in names:
         size, digest = file_digest(folder / name)
         files[name] = {"bytes": size, "sha256": digest}
-    recipe = {k: v for k, v in asdict(options).items() if k not in _NOT_RECIPE}
     score = provenance.score
     return {
         "schema": "yeto.manifest/1",
@@ -164,41 +159,11 @@ def _manifest(
             "targets": provenance.run_targets,
             "islands": options.seats,
         },
-        "base": {
-            "source": base.source,
-            "id": base.id if base.source == "hub" else base.path.name,
-            "revision": base.revision,
-            "tree_sha256": provenance.base_sha256,
-            "tokenizer_sha256": base.tokenizer_digest(),
-            "template_sha256": provenance.template_sha256,
-            "tied_head": bool(adapted.model.config.tie_word_embeddings),
-        },
-        "adapter": {
-            "type": "lora",
-            "r": options.lora_r,
-            "alpha": options.lora_alpha,
-            "dropout": options.lora_dropout,
-            "rslora": False,
-            "dora": False,
-            "targets": adapted.targets,
-            "full_copies": [],
-            "base_quant": {"kind": "none"},
-            "tensors": len(adapted.names),
-            "values": adapted.trainable,
-        },
-        "data": [
-            {
-                "source": "file",
-                "id": Path(options.data).name,
-                "revision": None,
-                "content_sha256": provenance.data_sha256,
-                "format": "openai",
-                "rows": provenance.data_rows,
-                "weight": 1.0,
-            }
-        ],
+        "base": _base_part(adapted, provenance),
+        "adapter": _adapter_part(adapted, options),
+        "data": [_data_part(options, provenance)],
         "cache_sha256": None,
-        "recipe": recipe,
+        "recipe": {k: v for k, v in asdict(options).items() if k not in _NOT_RECIPE},
         "parent": None,
         "score": {
             "eval_loss": score[0] if score else None,
@@ -213,6 +178,47 @@ def _manifest(
         },
         "files": files,
         "tree_sha256": tree_digest(folder, names),
+    }
+
+
+def _base_part(adapted: Adapted, provenance: Provenance) -> dict[str, Any]:
+    base = provenance.base
+    return {
+        "source": base.source,
+        "id": base.id if base.source == "hub" else base.path.name,
+        "revision": base.revision,
+        "tree_sha256": provenance.base_sha256,
+        "tokenizer_sha256": base.tokenizer_digest(),
+        "template_sha256": provenance.template_sha256,
+        "tied_head": bool(adapted.model.config.tie_word_embeddings),
+    }
+
+
+def _adapter_part(adapted: Adapted, options: Options) -> dict[str, Any]:
+    return {
+        "type": "lora",
+        "r": options.lora_r,
+        "alpha": options.lora_alpha,
+        "dropout": options.lora_dropout,
+        "rslora": False,
+        "dora": False,
+        "targets": adapted.targets,
+        "full_copies": [],
+        "base_quant": {"kind": "none"},
+        "tensors": len(adapted.names),
+        "values": adapted.trainable,
+    }
+
+
+def _data_part(options: Options, provenance: Provenance) -> dict[str, Any]:
+    return {
+        "source": "file",
+        "id": Path(options.data).name,
+        "revision": None,
+        "content_sha256": provenance.data_sha256,
+        "format": "openai",
+        "rows": provenance.data_rows,
+        "weight": 1.0,
     }
 
 

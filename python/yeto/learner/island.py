@@ -13,7 +13,7 @@ from yeto.learner.base import BaseFolder, load_config, open_base
 from yeto.learner.batches import Share, collate
 from yeto.learner.dataset import Dataset, build_dataset
 from yeto.learner.evaluate import heldout_loss, sample_answer
-from yeto.learner.exchange import connect, contract
+from yeto.learner.exchange import Boundary, connect, contract
 from yeto.learner.loop import End, Loop, local_total
 from yeto.learner.loss import TargetLoss
 from yeto.learner.metrics import NAME, Metrics, Progress, read_metrics
@@ -23,7 +23,7 @@ from yeto.learner.signals import PREEMPTED, Preempted, StopRequest
 from yeto.text.rows import content_digest
 
 
-@dataclass
+@dataclass(frozen=True)
 class Parts:
     """What exists once model and data are loaded."""
 
@@ -44,9 +44,10 @@ def run_island(options: Options) -> int:
     metrics = _open_metrics(Path(options.out_dir))
     try:
         with ThreadPoolExecutor(2, thread_name_prefix="digest") as pool:
-            parts = _load(options, pool)
-            _evaluate_before(options, parts, metrics, stop)
-            return _train(options, parts, metrics, stop)
+            island = Island(options, load_parts(options, pool), metrics, stop)
+            island.score_before()
+            island.train()
+        return 0
     except Preempted:
         sys.stdout.write("ended by a signal\n")
         return PREEMPTED
@@ -54,19 +55,8 @@ def run_island(options: Options) -> int:
         metrics.close()
 
 
-def _open_metrics(folder: Path) -> Metrics:
-    try:
-        return Metrics(folder)
-    except OSError as error:
-        raise YetoError(
-            "E_IO",
-            f"the output folder cannot be written: {error.strerror}",
-            str(folder),
-            "choose another --out-dir",
-        ) from error
-
-
-def _load(options: Options, pool: ThreadPoolExecutor) -> Parts:
+def load_parts(options: Options, pool: ThreadPoolExecutor) -> Parts:
+    """Model and data, checked and described in the log; digests are computed in `pool`."""
     import torch
 
     if options.threads is not None:
@@ -88,81 +78,50 @@ def _load(options: Options, pool: ThreadPoolExecutor) -> Parts:
     return Parts(base, data, adapted, loss, base_digest, data_digest)
 
 
-def _describe_data(options: Options, data: Dataset) -> str:
-    share = 100 * data.targets / data.tokens
-    warning = " (below 1 %: look at the masks)" if share < 1 else ""
-    return (
-        f"data {options.data}: {len(data.rows):,} of {data.report.read:,} rows, {data.tokens:,} "
-        f"tokens, {data.targets:,} targets ({share:.1f} %){warning}, longest {data.longest}, "
-        f"held out {len(data.heldout):,}, turns located by {data.template.method}"
-    )
+class Island:
+    """One island's run once everything is loaded. Each method is called once, in this order."""
 
+    def __init__(self, options: Options, parts: Parts, metrics: Metrics, stop: StopRequest) -> None:
+        self._options = options
+        self._parts = parts
+        self._metrics = metrics
+        self._stop = stop
 
-def _evaluate_before(options: Options, parts: Parts, metrics: Metrics, stop: StopRequest) -> None:
-    """Seat 0 scores the first values before it joins; the seed makes them the run's own."""
-    if (options.seat or 0) != 0:
-        return
-    earlier = read_metrics(Path(options.out_dir) / NAME)
-    done = {e.get("event") for e in earlier if e.get("when") == "before"}
-    _score(options, parts, metrics, stop, "before", done)
+    def score_before(self) -> None:
+        """Seat 0 scores the first values before it joins; the seed makes them the run's own."""
+        if (self._options.seat or 0) != 0:
+            return
+        earlier = read_metrics(Path(self._options.out_dir) / NAME)
+        done = {e.get("event") for e in earlier if e.get("when") == "before"}
+        self._score("before", done)
 
+    def train(self) -> None:
+        """Joins, trains until an end, and publishes the adapter."""
+        self._stop.check()
+        boundary = connect(self._options, self._parts.adapted, self._contract())
 
-def _score(
-    options: Options, parts: Parts, metrics: Metrics, stop: StopRequest, when: str, done: set[Any]
-) -> tuple[float, int] | None:
-    score = None
-    rows = parts.data.heldout[: options.eval_rows]
-    if rows and "eval" not in done:
-        batch_rows = max(4, options.micro_batch_size)
-        score = heldout_loss(parts.adapted, parts.loss, rows, batch_rows, stop.check)
-        metrics.emit(
-            {
-                "event": "eval",
-                "when": when,
-                "loss": score[0],
-                "targets": score[1],
-                "rows": len(rows),
-            }
-        )
-        print(f"held-out loss {when} training {score[0]:.4f} over {score[1]} targets")
-    if options.sample_prompt and "sample" not in done:
-        text = sample_answer(
-            parts.adapted, parts.data.tokenizer, parts.data.template, options.sample_prompt
-        )
-        metrics.emit(
-            {"event": "sample", "when": when, "prompt": options.sample_prompt[:1000], "text": text}
-        )
-        print(f"sample {when} training: {text}")
-    sys.stdout.flush()
-    return score
+        def leave() -> None:
+            boundary.leave("preempted")
 
+        try:
+            with self._stop.during(leave):
+                ready = boundary.wait_ready()
+            self._metrics.attach(boundary)
+            end = self._steps(boundary, ready)
+            with self._stop.during(leave):
+                final = boundary.finalize(end.reason)
+            self._finish(end, final)
+        except Preempted:
+            leave()
+            raise
+        except YetoError:
+            boundary.leave("error")
+            raise
+        finally:
+            boundary.close()
 
-def _contract(options: Options, parts: Parts) -> dict[str, str]:
-    return contract(
-        options,
-        {
-            "base": parts.base_digest.result(),
-            "tokenizer": parts.base.tokenizer_digest(),
-            "template": text_digest(parts.data.template.source),
-            "targets": ",".join(parts.adapted.targets),
-            "mask": parts.data.template.method,
-            "data": parts.data_digest.result(),
-        },
-    )
-
-
-def _train(options: Options, parts: Parts, metrics: Metrics, stop: StopRequest) -> int:
-    stop.check()
-    boundary = connect(options, parts.adapted, _contract(options, parts))
-    progress: Progress | None = None
-
-    def leave() -> None:
-        boundary.leave("preempted")
-
-    try:
-        with stop.during(leave):
-            ready = boundary.wait_ready()
-        metrics.attach(boundary)
+    def _steps(self, boundary: Boundary, ready: dict[str, Any]) -> End:
+        options, parts = self._options, self._parts
         seat = int(ready["seat"])
         share = Share(
             len(parts.data.rows),
@@ -172,55 +131,31 @@ def _train(options: Options, parts: Parts, metrics: Metrics, stop: StopRequest) 
             options.micro_batch_size,
             options.grad_accum,
         )
-        loop = Loop(options, parts.adapted, parts.loss, parts.data.rows, share)
         progress = Progress(local_total(options, share))
-        progress.say(
-            f"seat {seat} begins at global step {ready['global_step']} with "
-            f"{share.size} rows, {share.step_rows} a step"
-        )
-        end = loop.run(boundary, metrics, progress, stop)
-        progress.close()
+        try:
+            progress.say(
+                f"seat {seat} begins at global step {ready['global_step']} with "
+                f"{share.size} rows, {share.step_rows} a step"
+            )
+            loop = Loop(options, parts.adapted, parts.loss, parts.data.rows, share)
+            end = loop.run(boundary, self._metrics, progress, self._stop)
+        finally:
+            progress.close()
         print(
             f"steps end by {end.reason} after {end.steps} steps, {end.tokens:,} tokens, "
             f"{end.seconds:.1f} s",
             flush=True,
         )
-        with stop.during(leave):
-            final = boundary.finalize(end.reason)
-        _finish(options, parts, metrics, stop, end, final)
-        return 0
-    except Preempted:
-        leave()
-        raise
-    except YetoError:
-        boundary.leave("error")
-        raise
-    finally:
-        if progress is not None:
-            progress.close()
-        boundary.close()
+        return end
 
-
-def _finish(
-    options: Options,
-    parts: Parts,
-    metrics: Metrics,
-    stop: StopRequest,
-    end: End,
-    final: dict[str, Any],
-) -> None:
-    """The tensors hold the run's final values now: score them and publish the adapter."""
-    score = None
-    if final["lowest"]:
-        score = _score(options, parts, metrics, stop, "after", set())
-    exchanged = options.syncer is not None
-    folder = publish(
-        Path(options.out_dir),
-        parts.adapted,
-        parts.data.tokenizer,
-        parts.base,
-        options,
-        Provenance(
+    def _finish(self, end: End, final: dict[str, Any]) -> None:
+        """The tensors hold the run's final values now: score them and publish the adapter."""
+        parts = self._parts
+        score = self._score("after", set()) if final["lowest"] else None
+        exchanged = self._options.syncer is not None
+        provenance = Provenance(
+            base=parts.base,
+            tokenizer=parts.data.tokenizer,
             base_sha256=parts.base_digest.result(),
             template_sha256=text_digest(parts.data.template.source),
             data_sha256=parts.data_digest.result(),
@@ -230,6 +165,60 @@ def _finish(
             run_targets=None if exchanged else end.targets,
             score=score,
             trained=end.rate_was_positive,
-        ),
+        )
+        folder = publish(Path(self._options.out_dir), parts.adapted, self._options, provenance)
+        print(f"adapter saved in {folder}", flush=True)
+
+    def _score(self, when: str, done: set[Any]) -> tuple[float, int] | None:
+        """Held-out loss and the sampled answer, but what `done` names."""
+        options, parts = self._options, self._parts
+        score = None
+        rows = parts.data.heldout[: options.eval_rows]
+        if rows and "eval" not in done:
+            batch_rows = max(4, options.micro_batch_size)
+            score = heldout_loss(parts.adapted, parts.loss, rows, batch_rows, self._stop.check)
+            event = {"event": "eval", "when": when, "loss": score[0], "targets": score[1]}
+            self._metrics.emit({**event, "rows": len(rows)})
+            print(f"held-out loss {when} training {score[0]:.4f} over {score[1]} targets")
+        if options.sample_prompt and "sample" not in done:
+            prompt = options.sample_prompt
+            text = sample_answer(parts.adapted, parts.data.tokenizer, parts.data.template, prompt)
+            event = {"event": "sample", "when": when, "prompt": prompt[:1000], "text": text}
+            self._metrics.emit(event)
+            print(f"sample {when} training: {text}")
+        sys.stdout.flush()
+        return score
+
+    def _contract(self) -> dict[str, str]:
+        parts = self._parts
+        facts = {
+            "base": parts.base_digest.result(),
+            "tokenizer": parts.base.tokenizer_digest(),
+            "template": text_digest(parts.data.template.source),
+            "targets": ",".join(parts.adapted.targets),
+            "mask": parts.data.template.method,
+            "data": parts.data_digest.result(),
+        }
+        return contract(self._options, facts)
+
+
+def _open_metrics(folder: Path) -> Metrics:
+    try:
+        return Metrics(folder)
+    except OSError as error:
+        raise YetoError(
+            "E_IO",
+            f"the output folder cannot be written: {error.strerror}",
+            str(folder),
+            "choose another --out-dir",
+        ) from error
+
+
+def _describe_data(options: Options, data: Dataset) -> str:
+    share = 100 * data.targets / data.tokens
+    warning = " (below 1 %: look at the masks)" if share < 1 else ""
+    return (
+        f"data {options.data}: {len(data.rows):,} of {data.report.read:,} rows, {data.tokens:,} "
+        f"tokens, {data.targets:,} targets ({share:.1f} %){warning}, longest {data.longest}, "
+        f"held out {len(data.heldout):,}, turns located by {data.template.method}"
     )
-    print(f"adapter saved in {folder}", flush=True)

@@ -179,6 +179,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _data_flags(p.add_argument_group("data"))
     _training_flags(p.add_argument_group("training"))
+    _limit_flags(p.add_argument_group("limits, the first that is reached ends the steps"))
     _island_flags(p.add_argument_group("island and syncer"))
     _output_flags(p.add_argument_group("output"))
     return p
@@ -264,21 +265,6 @@ def _training_flags(g: Any) -> None:
         default=10,
         help="steps until the full learning rate, which then stays (10)",
     )
-    g.add_argument(
-        "--epochs",
-        type=_number("--epochs", int, 1, 1e6),
-        help="stop after this many passes over the island's rows",
-    )
-    g.add_argument(
-        "--tokens",
-        type=_count,
-        help="stop when the run has trained this many tokens; k, M, B, T are allowed",
-    )
-    g.add_argument(
-        "--local-steps",
-        type=_number("--local-steps", int, 1, 1e12),
-        help="stop after exactly this many steps of this island",
-    )
     g.add_argument("--seed", type=_number("--seed", int, 0, 2**63 - 1), default=0)
     g.add_argument(
         "--dtype",
@@ -297,6 +283,24 @@ def _training_flags(g: Any) -> None:
         choices=("skip", "stop"),
         default="skip",
         help="a non-finite step is left out, or ends the island (skip)",
+    )
+
+
+def _limit_flags(g: Any) -> None:
+    g.add_argument(
+        "--epochs",
+        type=_number("--epochs", int, 1, 1e6),
+        help="stop after this many passes over the island's rows",
+    )
+    g.add_argument(
+        "--tokens",
+        type=_count,
+        help="stop when the run has trained this many tokens; k, M, B, T are allowed",
+    )
+    g.add_argument(
+        "--local-steps",
+        type=_number("--local-steps", int, 1, 1e12),
+        help="stop after exactly this many steps of this island",
     )
 
 

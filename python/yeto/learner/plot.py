@@ -389,6 +389,29 @@ def write_png(picture: Picture, path: Path) -> bool:
         axes.plot(
             even_x, even_y, color=color, linewidth=2, marker=marker, label=f"island {curve.seat}"
         )
+    _png_marks(axes, picture)
+    low, high = picture.y_range
+    axes.set(
+        xlim=(-0.01 * picture.x_max, picture.x_max * 1.02),
+        ylim=(low, high),
+        xlabel="tokens trained by the run",
+        ylabel="loss",
+        title="Loss over tokens",
+    )
+    axes.xaxis.set_major_formatter(lambda value, _: short(value))
+    axes.grid(axis="y", color="#e4e7ec")
+    axes.spines[["top", "right"]].set_visible(False)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="upper right", framealpha=0.92, edgecolor="none")
+    if picture.marks:
+        figure.text(0.99, 0.012, _MARKS_TEXT, ha="right", fontsize=8, color="#667085")
+    figure.tight_layout()
+    figure.savefig(path)
+    pyplot.close(figure)
+    return True
+
+
+def _png_marks(axes: Any, picture: Picture) -> None:
     for mark in picture.marks:
         color = color_of(mark.seat) if isinstance(mark.seat, int) else "#667085"
         axes.axvline(mark.x, color=color, linestyle=(0, (3, 4)), linewidth=1, alpha=0.7)
@@ -425,25 +448,6 @@ def write_png(picture: Picture, path: Path) -> bool:
             fontweight="bold",
             color="#1d2330",
         )
-    low, high = picture.y_range
-    axes.set(
-        xlim=(-0.01 * picture.x_max, picture.x_max * 1.02),
-        ylim=(low, high),
-        xlabel="tokens trained by the run",
-        ylabel="loss",
-        title="Loss over tokens",
-    )
-    axes.xaxis.set_major_formatter(lambda value, _: short(value))
-    axes.grid(axis="y", color="#e4e7ec")
-    axes.spines[["top", "right"]].set_visible(False)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="upper right", framealpha=0.92, edgecolor="none")
-    if picture.marks:
-        figure.text(0.99, 0.012, _MARKS_TEXT, ha="right", fontsize=8, color="#667085")
-    figure.tight_layout()
-    figure.savefig(path)
-    pyplot.close(figure)
-    return True
 
 
 def main(argv: Sequence[str] | None = None) -> int:
