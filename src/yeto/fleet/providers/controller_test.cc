@@ -43,7 +43,6 @@ status() {
     "$1" "$n" "$$" "${2:-null}" "$(date +%s.%N)" "$seats" > "$dir/status.tmp"
   mv "$dir/status.tmp" "$dir/status.json"
 }
-echo x > "$dir/syncer/MANIFEST.json"
 while [ ! -e "$dir/end" ]; do status training; sleep 0.05; done
 code=$(cat "$dir/end")
 touch "$dir/final"

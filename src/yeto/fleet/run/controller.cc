@@ -216,9 +216,8 @@ Intent Controller::intent_of(const action::Start& start) const {
   Intent intent;
   intent.token = process_token(record_, start.who, start.attempt);
   if (start.who == kSyncerSeat) {
-    std::error_code problem;
-    const bool resume = start.attempt > 0 &&
-                        std::filesystem::exists(paths_.checkpoint() / "MANIFEST.json", problem);
+    // Every later syncer goes on from the checkpoint, or from the beginning if there is none yet.
+    const bool resume = start.attempt > 0;
     intent.argv = syncer_argv(record_, paths_, resume);
     intent.log_file = paths_.syncer_log();
   } else {

@@ -299,31 +299,45 @@ ParsedLine parse_line(Verb verb, std::span<const std::string> args) {
 
 std::vector<FlagError> launch_conflicts(const FlagValues& values, std::size_t islands) {
   std::vector<FlagError> out;
+  const auto refuse = [&](std::string_view flag, std::string what, std::string why,
+                          std::string hint) {
+    FlagError error = conflict(ErrorCode::kConflict, values, flag, std::move(what));
+    error.why = std::move(why);
+    error.hints.push_back(std::move(hint));
+    out.push_back(std::move(error));
+  };
   for (const char* flag : {"quorum", "start-quorum"}) {
     if (islands > 0 && values.integer(flag) > static_cast<std::int64_t>(islands)) {
-      FlagError error =
-          conflict(ErrorCode::kRange, values, flag,
-                   strf("--{} {} is above the number of islands", flag, values.text(flag)));
-      error.why = strf("--gpu names {} island{}", islands, islands == 1 ? "" : "s");
-      error.hints = {strf("give 1 to {}, or leave it out", islands)};
-      out.push_back(std::move(error));
+      refuse(flag, strf("--{} {} is above the number of islands", flag, values.text(flag)),
+             strf("--gpu names {} island{}", islands, islands == 1 ? "" : "s"),
+             strf("give 1 to {}, or leave it out", islands));
+      out.back().code = ErrorCode::kRange;
     }
   }
   if (values.given("recover-timeout") && values.number("recover-timeout") > 0 &&
       values.given("island-relaunch") && !values.on("island-relaunch")) {
-    FlagError error = conflict(ErrorCode::kConflict, values, "recover-timeout",
-                               "--recover-timeout and --no-island-relaunch exclude each other");
-    error.why = "one asks for restarts, the other forbids them";
-    error.hints = {"leave one of them out"};
-    out.push_back(std::move(error));
+    refuse("recover-timeout", "--recover-timeout and --no-island-relaunch exclude each other",
+           "one asks for restarts, the other forbids them", "leave one of them out");
   }
-  if (values.has("val-data") && values.has("val-rows")) {
-    FlagError error = conflict(ErrorCode::kConflict, values, "val-rows",
-                               "--val-data and --val-rows exclude each other");
-    error.why = "held-out rows come from one place";
-    error.hints = {"leave one of them out",
-                   "--eval-rows limits how many rows of --val-data are used"};
-    out.push_back(std::move(error));
+  if (values.has("val-data") && values.integer("val-rows") > 0) {
+    refuse("val-rows", "--val-data and --val-rows exclude each other",
+           "held-out rows come from one place",
+           "leave one of them out; --eval-rows limits how many rows of --val-data are used");
+  }
+  const std::string quorum = values.text("quorum", "auto");
+  if (values.on("lockstep") && quorum != "all" && quorum != "auto") {
+    refuse("quorum", strf("--lockstep and --quorum {} exclude each other", quorum),
+           "in lockstep every merge waits for every island",
+           "leave --quorum out, or give --quorum all");
+  }
+  const std::string outer = values.text("outer");
+  if (outer == "direct" && values.has("outer-lr")) {
+    refuse("outer-lr", "--outer direct and --outer-lr exclude each other",
+           "direct takes the merged delta as it is", "leave --outer-lr out, or give --outer sgd");
+  }
+  if (outer != "nesterov" && values.has("outer-momentum")) {
+    refuse("outer-momentum", strf("--outer {} and --outer-momentum exclude each other", outer),
+           "only nesterov takes a momentum", "add --outer nesterov, or leave --outer-momentum out");
   }
   return out;
 }
