@@ -44,13 +44,13 @@ class Boundary:
     ) -> None:
         """Checks everything and starts to connect.
 
-        `syncer` is HOST:PORT or @FILE of the run's endpoint.json, read at every connect; `token_file`
-        holds the key of the seat. `tensors` are CPU float32 C-contiguous writable arrays (NumPy or
-        DLPack), updated in place and kept alive; `names` their canonical names, the same on all
-        islands. `contract` names what all islands must agree on; only hashes of the texts travel.
-        Where tensors mirror device memory, `before_read` refreshes those of the given indices from
-        the device and `after_write` copies them to it. Without the syncer for `max_alone_s`, `step`
-        pauses until it is back, and `wait_ready` and `finalize` give up.
+        `syncer` is HOST:PORT or @FILE of the run's endpoint.json, read at every connect;
+        `token_file` holds the key of the seat. `tensors` are CPU float32 C-contiguous writable
+        arrays (NumPy or DLPack), updated in place and kept alive; `names` their canonical names,
+        the same on all islands. `contract` names what all islands must agree on; only hashes of
+        the texts travel. Where tensors mirror device memory, `before_read` refreshes those of the
+        given indices from the device and `after_write` copies them to it. Without the syncer for
+        `max_alone_s`, `step` pauses until it is back, and `wait_ready` and `finalize` give up.
         """
 
     def wait_ready(self, timeout_s: float = 0.0) -> dict[str, Any]:
