@@ -134,25 +134,19 @@ void Core::handle(const HelloArrived& event) {
 
 void Core::handle(const ConnClosed& event) {
   controllers_.erase(event.conn);
-  Member* member = roster_.by_conn(event.conn);
+  const auto seat = roster_.disconnect(event.conn);
   for (auto at = incoming_.begin(); at != incoming_.end();) {
     if (at->first.first != event.conn) {
       ++at;
       continue;
     }
-    // The push may be asked for again if the process comes back; its tokens are then counted again.
-    if (at->second.offer.kind == wire::TransferKind::kPush && member != nullptr) {
-      ledger_.waiting -= at->second.offer.c_tokens;
-      ledger_.dropped += at->second.offer.c_tokens;
-      OpenRound* round = find_round(at->second.offer.round);
-      if (round != nullptr && !at->second.late) {
-        round->attempt.duties[member->seat] = Duty::kOutstanding;
-      }
-    }
-    emit(FreeBuffer{at->second.buffer});
+    const Incoming incoming = at->second;
     at = incoming_.erase(at);
+    emit(FreeBuffer{incoming.buffer});
+    if (incoming.offer.kind == wire::TransferKind::kPush) {
+      push_broken_off(incoming);
+    }
   }
-  const auto seat = roster_.disconnect(event.conn);
   if (!seat) {
     return;
   }
@@ -232,7 +226,7 @@ void Core::handle(const OfferArrived& event) {
                       event.offer.bytes != 4 * layout_->fragments[event.offer.fragment].values) {
     return refuse(is_layout ? "no layout is needed" : "not the initial values that were asked for");
   }
-  const Incoming incoming{event.offer, next_buffer_++, member->seat, false};
+  const Incoming incoming{event.offer, next_buffer_++, member->seat, member->incarnation, false};
   incoming_[{event.conn, event.offer.transfer}] = incoming;
   emit(AcceptTransfer{event.conn, event.offer.transfer, incoming.buffer, event.offer.bytes});
 }
@@ -250,16 +244,11 @@ void Core::handle(const TransferArrived& event) {
     member->bytes_pushed += event.ok ? incoming.offer.bytes : 0;
   }
   if (incoming.offer.kind == wire::TransferKind::kPush) {
-    if (!event.ok) {
-      ledger_.waiting -= incoming.offer.c_tokens;
-      ledger_.dropped += incoming.offer.c_tokens;
-      if (OpenRound* round = find_round(incoming.offer.round); round != nullptr && !incoming.late) {
-        round->attempt.duties[incoming.seat] = Duty::kOutstanding;
-      }
-      emit(FreeBuffer{incoming.buffer});
-      return;
+    if (event.ok) {
+      return push_arrived(incoming);
     }
-    return push_arrived(incoming);
+    emit(FreeBuffer{incoming.buffer});
+    return push_broken_off(incoming);
   }
   const bool wanted = donation_ && donation_->seat == incoming.seat &&
                       (incoming.offer.kind == wire::TransferKind::kLayout ||

@@ -41,6 +41,7 @@ class Core {
     wire::Offer offer;
     BufferId buffer = 0;
     Seat seat = 0;
+    std::uint64_t incarnation = 0;
     bool late = false;  // its round closed while it was on the way
   };
   struct Push {
@@ -138,6 +139,7 @@ class Core {
   void judge_push(const OfferArrived& event, Member& member);
   void refuse_push(const OfferArrived& event, Member& member, const std::string& reason);
   void push_arrived(const Incoming& incoming);
+  void push_broken_off(const Incoming& incoming);
   void accept_push(OpenRound& round, Member& member, double norm);
   void drop_push(OpenRound& round, Member& member, const std::string& reason);
   void verdict(const Member& member, const Attempt& attempt, wire::Outcome outcome,

@@ -141,7 +141,7 @@ void Core::judge_push(const OfferArrived& event, Member& member) {
   round->attempt.duties[member.seat] = Duty::kReceiving;
   ledger_.pushed += offer.c_tokens;
   ledger_.waiting += offer.c_tokens;
-  const Incoming incoming{offer, next_buffer_++, member.seat, false};
+  const Incoming incoming{offer, next_buffer_++, member.seat, member.incarnation, false};
   incoming_[{event.conn, offer.transfer}] = incoming;
   emit(AcceptTransfer{event.conn, offer.transfer, incoming.buffer, offer.bytes});
 }
@@ -157,6 +157,23 @@ void Core::refuse_push(const OfferArrived& event, Member& member, const std::str
   attempt.fragment = offer.fragment;
   attempt.attempt = offer.attempt;
   verdict(member, attempt, wire::Outcome::kDropped, reason);
+}
+
+// The same process owes the push still and is asked again, now or when it comes back; its tokens are then
+// counted as pushed again. Another process of the seat owes nothing.
+void Core::push_broken_off(const Incoming& incoming) {
+  ledger_.waiting -= incoming.offer.c_tokens;
+  ledger_.dropped += incoming.offer.c_tokens;
+  OpenRound* round = find_round(incoming.offer.round);
+  if (round == nullptr || incoming.late) {
+    return;
+  }
+  const Member& member = *roster_.find(incoming.seat);
+  const bool owes = member.present() && member.incarnation == incoming.incarnation;
+  round->attempt.duties[incoming.seat] = owes ? Duty::kOutstanding : Duty::kGone;
+  if (owes && member.conn) {
+    pull(*round, member);
+  }
 }
 
 void Core::push_arrived(const Incoming& incoming) {
