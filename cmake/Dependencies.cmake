@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The only file that names third parties. A system package wins; nothing is downloaded where it exists.
 # Each entry ends as one imported target that rooms link by name:
-#   yeto::dep::{asio, ssl, json, fmt, spdlog, cli11, expected, xxhash, gtest, benchmark, threads}
+#   yeto::dep::{asio, ssl, json, fmt, spdlog, expected, xxhash, gtest, threads}
 include(FetchContent)
 
 option(YETO_ALLOW_FETCH "Download pinned sources where a system package is missing" OFF)
@@ -96,22 +96,14 @@ target_include_directories(yeto_dep_xxhash SYSTEM INTERFACE ${YETO_XXHASH_INCLUD
 target_compile_definitions(yeto_dep_xxhash INTERFACE XXH_INLINE_ALL)
 add_library(yeto::dep::xxhash ALIAS yeto_dep_xxhash)
 
-# CLI11 belongs to apps only.
-yeto_dependency(cli11 PACKAGE CLI11 TARGET CLI11::CLI11 APT libcli11-dev
-  GIT https://github.com/CLIUtils/CLI11 TAG v2.4.2)
-
 if(YETO_TESTS)
   find_package(GTest QUIET)
   if(NOT GTest_FOUND)
-    yeto_missing(GoogleTest "libgtest-dev libgmock-dev")
+    yeto_missing(GoogleTest libgtest-dev)
   endif()
   add_library(yeto_dep_gtest INTERFACE)
   target_link_libraries(yeto_dep_gtest INTERFACE GTest::gtest GTest::gtest_main)
   add_library(yeto::dep::gtest ALIAS yeto_dep_gtest)
-endif()
-if(YETO_BENCH)
-  yeto_dependency(benchmark PACKAGE benchmark TARGET benchmark::benchmark APT libbenchmark-dev
-    GIT https://github.com/google/benchmark TAG v1.8.3)
 endif()
 if(YETO_PYTHON)
   find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module)

@@ -45,14 +45,11 @@ APT_BUILD = [
     ("nlohmann-json3-dev", "JSON", None),
     ("libfmt-dev", "text", None),
     ("libspdlog-dev", "log", None),
-    ("libcli11-dev", "command line", None),
     ("libexpected-dev", "results", None),
     ("libxxhash-dev", "checksums", None),
 ]
 APT_TEST = [
     ("libgtest-dev", "C++ tests", None),
-    ("libgmock-dev", "C++ tests", None),
-    ("libbenchmark-dev", "benchmarks", None),
     ("procps", "process tests", "ps"),
 ]
 APT_CHECK_ALL = [

@@ -163,8 +163,10 @@ def check_file(path: Path, where: str, room: Room, rooms: dict[str, Room]) -> li
 
 
 def readme_uses(text: str) -> set[str]:
+    """Rooms of the line "Uses: a, b (why).   Used by: …"; a dash means none."""
     found = re.search(r"^Uses:(.*?)(?:Used by:|$)", text, re.MULTILINE)
-    words = re.split(r"[,\s]+", found[1].strip().rstrip(".")) if found else []
+    named = re.sub(r"\([^)]*\)", "", found[1]).strip().rstrip(".").strip() if found else ""
+    words = re.split(r"[,\s]+", named)
     return {word for word in words if word not in ("", "–", "-", "—", "none")}
 
 

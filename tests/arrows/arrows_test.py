@@ -99,6 +99,10 @@ class Tree(unittest.TestCase):
         self.write("merge/README.md", README.format(room="merge", uses="tensor, codec"))
         self.assert_breach("merge/README.md: Uses ['codec', 'tensor'], DEPS ['tensor']")
 
+    def test_readme_may_say_why_in_brackets(self) -> None:
+        self.write("merge/README.md", README.format(room="merge", uses="tensor (layout only)."))
+        self.assertEqual(self.breaches(), [])
+
     def test_missing_readme_is_a_breach(self) -> None:
         (self.root / "src/yeto/codec/README.md").unlink()
         self.assert_breach("src/yeto/codec: no README.md")

@@ -116,3 +116,12 @@ def test_make_help_names_every_target() -> None:
     shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
     for target in set(phony[1].split()) - {"help"}:
         assert f"make {target}" in shown.stdout
+
+
+def test_checkpoint_page_has_every_key() -> None:
+    source = (ROOT / "src/yeto/sync/jobs/manifest_json.cc").read_text()
+    source += (ROOT / "src/yeto/sync/jobs/checkpoint.cc").read_text()
+    page = (ROOT / "docs/formats/checkpoint.md").read_text()
+    keys = re.findall(r'json\["(\w+)"\] =|out\["(\w+)"\] =|\{"(\w+)", ', source)
+    for key in {next(filter(None, groups)) for groups in keys}:
+        assert f"`{key}`" in page, key
