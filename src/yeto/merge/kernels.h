@@ -19,18 +19,25 @@ using Lanes = std::array<double, kLanes>;
 // The lanes folded pairwise: 8, 4, 2, 1.
 double fold(const Lanes& lanes);
 
-// Pointers of one call do not overlap; `count` may be anything. bf16 sources may begin at any byte,
-// hence bytes.
+// Up to this many deltas are summed in one pass, in registers.
+inline constexpr std::size_t kSources = 8;
+struct Sources {
+  std::array<const void*, kSources> at{};  // f32 or bf16 values, aligned for them
+  std::array<float, kSources> weight{};
+  std::size_t count = 0;  // 1 … kSources
+};
+
+// Pointers of one call do not overlap; `count` may be anything.
 struct Kernels {
   const char* name;
-  // out = weight·x; out += weight·x
-  void (*scale_f32)(float* out, const float* x, float weight, std::size_t count);
-  void (*scale_bf16)(float* out, const std::uint8_t* x, float weight, std::size_t count);
-  void (*add_f32)(float* out, const float* x, float weight, std::size_t count);
-  void (*add_bf16)(float* out, const std::uint8_t* x, float weight, std::size_t count);
+  // out = w0·x0 + w1·x1 + …, or out + w0·x0 + …, from left to right.
+  void (*sum_f32)(float* out, const Sources& sources, bool add, std::size_t count);
+  void (*sum_bf16)(float* out, const Sources& sources, bool add, std::size_t count);
+  // out = scale·x
+  void (*scale)(float* out, const float* x, float scale, std::size_t count);
   // lanes += x²; lanes += x·y (products and sums in f64)
   void (*squares_f32)(Lanes& lanes, const float* x, std::size_t count);
-  void (*squares_bf16)(Lanes& lanes, const std::uint8_t* x, std::size_t count);
+  void (*squares_bf16)(Lanes& lanes, const std::uint16_t* x, std::size_t count);
   void (*dots_f32)(Lanes& lanes, const float* x, const float* y, std::size_t count);
   // new_b = μb + Δ; new_Θ = Θ − lr·(Δ + μ·new_b).
   struct Step {
@@ -45,7 +52,7 @@ struct Kernels {
   // new_Θ = Θ − lr·Δ; momentum is not touched.
   bool (*sgd)(const Step& step, float lr, std::size_t count);
   // Image of the values; true if it is finite.
-  bool (*encode_bf16)(const float* values, std::uint8_t* image, std::size_t count);
+  bool (*encode_bf16)(const float* values, std::uint16_t* image, std::size_t count);
 };
 
 // The loops as the compiler makes them for the oldest machine of this build.

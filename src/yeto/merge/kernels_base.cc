@@ -3,7 +3,6 @@
 // alike.
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "yeto/merge/kernels.h"
 #include "yeto/tensor/bf16.h"
@@ -23,50 +22,52 @@ double fold(const Lanes& lanes) {
 namespace {
 
 constexpr std::uint32_t kExponent = 0x7f800000U;
-// bf16 sources are moved through an aligned block of this many values; a multiple of kLanes.
-constexpr std::size_t kBlock = 512;
-
 // 1 if the value is an infinity or NaN.
 inline std::uint32_t not_finite(float value) {
   return (std::bit_cast<std::uint32_t>(value) & kExponent) == kExponent ? 1U : 0U;
 }
 
-template <class Visit>
-void each_bf16_block(const std::uint8_t* x, std::size_t count, Visit&& visit) {
-  std::uint16_t packed[kBlock];
-  float block[kBlock];
-  for (std::size_t first = 0; first < count; first += kBlock) {
-    const std::size_t size = std::min(kBlock, count - first);
-    std::memcpy(packed, x + 2 * first, 2 * size);
-    for (std::size_t i = 0; i < size; ++i) {
-      block[i] = f32_from_bf16(packed[i]);
+inline float as_f32(float value) { return value; }
+inline float as_f32(std::uint16_t value) { return f32_from_bf16(value); }
+
+// The number of sources is a constant here, so that the sum of one element never leaves its
+// register.
+template <class T, std::size_t kCount>
+void sum_of(float* __restrict out, const Sources& sources, bool add, std::size_t count) {
+  const T* x[kCount];
+  float weight[kCount];
+  for (std::size_t m = 0; m < kCount; ++m) {
+    x[m] = static_cast<const T*>(sources.at[m]);
+    weight[m] = sources.weight[m];
+  }
+  const auto run = [&](auto begin) {
+    for (std::size_t i = 0; i < count; ++i) {
+      float sum = begin(i);
+      for (std::size_t m = 1; m < kCount; ++m) {
+        sum += weight[m] * as_f32(x[m][i]);
+      }
+      out[i] = sum;
     }
-    visit(first, block, size);
+  };
+  if (add) {
+    run([&](std::size_t i) { return out[i] + weight[0] * as_f32(x[0][i]); });
+  } else {
+    run([&](std::size_t i) { return weight[0] * as_f32(x[0][i]); });
   }
 }
 
-void scale_f32(float* __restrict out, const float* __restrict x, float weight, std::size_t count) {
+template <class T>
+void sum(float* out, const Sources& sources, bool add, std::size_t count) {
+  using Sum = void (*)(float*, const Sources&, bool, std::size_t);
+  static constexpr Sum kSums[kSources] = {sum_of<T, 1>, sum_of<T, 2>, sum_of<T, 3>, sum_of<T, 4>,
+                                          sum_of<T, 5>, sum_of<T, 6>, sum_of<T, 7>, sum_of<T, 8>};
+  kSums[sources.count - 1](out, sources, add, count);
+}
+
+void scale(float* __restrict out, const float* __restrict x, float factor, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
-    out[i] = weight * x[i];
+    out[i] = factor * x[i];
   }
-}
-
-void add_f32(float* __restrict out, const float* __restrict x, float weight, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) {
-    out[i] += weight * x[i];
-  }
-}
-
-void scale_bf16(float* out, const std::uint8_t* x, float weight, std::size_t count) {
-  each_bf16_block(x, count, [=](std::size_t first, const float* block, std::size_t size) {
-    scale_f32(out + first, block, weight, size);
-  });
-}
-
-void add_bf16(float* out, const std::uint8_t* x, float weight, std::size_t count) {
-  each_bf16_block(x, count, [=](std::size_t first, const float* block, std::size_t size) {
-    add_f32(out + first, block, weight, size);
-  });
 }
 
 void dots_f32(Lanes& lanes, const float* __restrict x, const float* __restrict y,
@@ -86,27 +87,22 @@ void dots_f32(Lanes& lanes, const float* __restrict x, const float* __restrict y
   std::copy(sum, sum + kLanes, lanes.begin());
 }
 
-void squares_f32(Lanes& lanes, const float* __restrict x, std::size_t count) {
+template <class T>
+void squares(Lanes& lanes, const T* __restrict x, std::size_t count) {
   double sum[kLanes];
   std::copy(lanes.begin(), lanes.end(), sum);
   std::size_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      const auto value = static_cast<double>(x[i + lane]);
+      const auto value = static_cast<double>(as_f32(x[i + lane]));
       sum[lane] += value * value;
     }
   }
   for (std::size_t lane = 0; i < count; ++i, ++lane) {
-    const auto value = static_cast<double>(x[i]);
+    const auto value = static_cast<double>(as_f32(x[i]));
     sum[lane] += value * value;
   }
   std::copy(sum, sum + kLanes, lanes.begin());
-}
-
-void squares_bf16(Lanes& lanes, const std::uint8_t* x, std::size_t count) {
-  each_bf16_block(x, count, [&](std::size_t, const float* block, std::size_t size) {
-    squares_f32(lanes, block, size);
-  });
 }
 
 bool nesterov(const Kernels::Step& step, float lr, float mu, std::size_t count) {
@@ -139,17 +135,13 @@ bool sgd(const Kernels::Step& step, float lr, std::size_t count) {
   return bad == 0;
 }
 
-bool encode_bf16(const float* __restrict values, std::uint8_t* __restrict image,
+bool encode_bf16(const float* __restrict values, std::uint16_t* __restrict image,
                  std::size_t count) {
-  std::uint16_t block[kBlock];
-  std::uint32_t bad = 0;
-  for (std::size_t first = 0; first < count; first += kBlock) {
-    const std::size_t size = std::min(kBlock, count - first);
-    for (std::size_t i = 0; i < size; ++i) {
-      block[i] = bf16_from_f32(values[first + i]);
-      bad |= (block[i] & 0x7f80U) == 0x7f80U ? 1U : 0U;
-    }
-    std::memcpy(image + 2 * first, block, 2 * size);
+  std::uint16_t bad = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint16_t value = bf16_from_f32(values[i]);
+    image[i] = value;
+    bad = static_cast<std::uint16_t>(bad | ((value & 0x7f80U) == 0x7f80U ? 1U : 0U));
   }
   return bad == 0;
 }
@@ -157,8 +149,10 @@ bool encode_bf16(const float* __restrict values, std::uint8_t* __restrict image,
 }  // namespace
 
 const Kernels& kernels_base() {
-  static const Kernels table{"base",       scale_f32, scale_bf16, add_f32, add_bf16,   squares_f32,
-                             squares_bf16, dots_f32,  nesterov,   sgd,     encode_bf16};
+  static const Kernels table{"base",     sum<float>,     sum<std::uint16_t>,
+                             scale,      squares<float>, squares<std::uint16_t>,
+                             dots_f32,   nesterov,       sgd,
+                             encode_bf16};
   return table;
 }
 

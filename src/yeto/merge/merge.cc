@@ -48,13 +48,13 @@ double square_norm(CodecId codec, const std::uint8_t* x, std::uint64_t count) {
   if (codec == CodecId::kF32) {
     kernels().squares_f32(lanes, reinterpret_cast<const float*>(x), count);
   } else {
-    kernels().squares_bf16(lanes, x, count);
+    kernels().squares_bf16(lanes, reinterpret_cast<const std::uint16_t*>(x), count);
   }
   return fold(lanes);
 }
 
-bool aligned_for_f32(const void* pointer) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % alignof(float) == 0;
+bool aligned(CodecId codec, const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % value_bytes(codec) == 0;
 }
 
 double raw_weight(WeightRule rule, const Push& push) {
@@ -98,8 +98,8 @@ Status check_pushes(const Fragment& fragment, const std::vector<Push>& pushes) {
     if (i > 0 && pushes[i - 1].seat == push.seat) {
       return fail(ErrorCode::kData, strf("seat {} has two pushes", push.seat), "merge");
     }
-    if (push.codec == CodecId::kF32 && !aligned_for_f32(push.image.data())) {
-      return fail(ErrorCode::kInternal, "an f32 push begins at an odd address", "merge");
+    if (!aligned(push.codec, push.image.data())) {
+      return fail(ErrorCode::kInternal, "a push begins at an odd address", "merge");
     }
     if (!push.square_norms.empty() && push.square_norms.size() != fragment.pieces.size()) {
       return fail(ErrorCode::kInternal, "the norms of a push are not one per piece", "merge");
@@ -113,7 +113,7 @@ Status check_buffers(const Inputs& in, const Outputs& out, std::uint64_t values)
   YETO_TRY(in.outer.check());
   if (in.values.size() != values || in.momentum.size() != momentum || out.values.size() != values ||
       out.momentum.size() != momentum || out.image.size() != values * value_bytes(out.codec) ||
-      (out.codec == CodecId::kF32 && !aligned_for_f32(out.image.data()))) {
+      !aligned(out.codec, out.image.data())) {
     return fail(ErrorCode::kInternal, "a buffer of the merge has not the size of the fragment",
                 "merge");
   }
@@ -129,15 +129,18 @@ class PieceSum {
   // pushes.
   void sum(std::span<const float> weights, std::uint64_t first, std::size_t count,
            float* out) const {
-    const Kernels& k = kernels();
-    for (std::size_t m = 0; m < pushes_.size(); ++m) {
-      const std::uint8_t* x = source(m, first);
-      if (pushes_[m].codec == CodecId::kF32) {
-        (m == 0 ? k.scale_f32 : k.add_f32)(out, reinterpret_cast<const float*>(x), weights[m],
-                                           count);
-      } else {
-        (m == 0 ? k.scale_bf16 : k.add_bf16)(out, x, weights[m], count);
+    for (std::size_t begin = 0; begin < pushes_.size();) {
+      const CodecId codec = pushes_[begin].codec;
+      Sources sources;
+      std::size_t end = begin;
+      for (; end < pushes_.size() && sources.count < kSources && pushes_[end].codec == codec;
+           ++end) {
+        sources.at[sources.count] = source(end, first);
+        sources.weight[sources.count++] = weights[end];
       }
+      const auto sum_up = codec == CodecId::kF32 ? kernels().sum_f32 : kernels().sum_bf16;
+      sum_up(out, sources, begin > 0, count);
+      begin = end;
     }
   }
   double square_norm_of(std::size_t m, std::size_t piece_index) const {
@@ -186,7 +189,8 @@ bool finish_tile(const Inputs& in, const Outputs& out, float mu, const float* de
   if (out.codec == CodecId::kF32) {
     std::memcpy(image, step.new_values, 4 * count);
   } else {
-    finite = k.encode_bf16(step.new_values, image, count) && finite;
+    finite =
+        k.encode_bf16(step.new_values, reinterpret_cast<std::uint16_t*>(image), count) && finite;
   }
   return finite;
 }
@@ -234,8 +238,8 @@ float agreed_momentum(std::span<const float> delta, std::span<const float> momen
 
 Result<Measured> measure(const Fragment& fragment, CodecId codec, ByteView image) {
   YETO_TRY(check_image(codec, image.size(), fragment.values));
-  if (codec == CodecId::kF32 && !aligned_for_f32(image.data())) {
-    return fail(ErrorCode::kInternal, "an f32 push begins at an odd address", "merge");
+  if (!aligned(codec, image.data())) {
+    return fail(ErrorCode::kInternal, "a push begins at an odd address", "merge");
   }
   Measured out;
   double sum = 0.0;
@@ -326,7 +330,7 @@ bool FragmentMerge::run_whole_piece(const Part& part) const {
   if (is_auto) {
     if (scale) {
       each_tile(0, delta.size(), [&](std::uint64_t first, std::size_t count) {
-        kernels().scale_f32(tile, delta.data() + first, *scale, count);
+        kernels().scale(tile, delta.data() + first, *scale, count);
         std::copy(tile, tile + count, delta.data() + first);
       });
       scale.reset();
@@ -337,7 +341,7 @@ bool FragmentMerge::run_whole_piece(const Part& part) const {
   bool finite = true;
   each_tile(0, delta.size(), [&](std::uint64_t first, std::size_t count) {
     if (scale) {
-      kernels().scale_f32(tile, delta.data() + first, *scale, count);
+      kernels().scale(tile, delta.data() + first, *scale, count);
     } else {
       std::copy_n(delta.data() + first, count, tile);
     }
