@@ -321,6 +321,7 @@ class ScriptedLearner final : public LinkHandler {
       offer.kind = wire::TransferKind::kInit;
       offer.term = pull.term;
       offer.fragment = pull.fragment;
+      offer.attempt = pull.attempt;
       offer.digest = xxh3_128(*zeros);
       send_transfer(offer, std::move(zeros));
     } else {

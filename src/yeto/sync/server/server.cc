@@ -246,11 +246,6 @@ void Server::Impl::log_record(const TapeRecord& record) {
     log(LogLevel::kInfo, "syncer", "seat {} left: {}", left->seat, left->reason);
   } else if (const auto* lost = std::get_if<TapeLost>(&record)) {
     log(LogLevel::kWarn, "syncer", "seat {} was lost: {}", lost->seat, lost->reason);
-  } else if (const auto* checkpoint = std::get_if<TapeCheckpoint>(&record)) {
-    if (!checkpoint->ok) {
-      log(LogLevel::kError, "syncer", "checkpoint of global step {} failed: {}",
-          checkpoint->global_step, checkpoint->error);
-    }
   } else if (const auto* finish = std::get_if<TapeFinish>(&record)) {
     log(LogLevel::kInfo, "syncer", "finishing: {}", finish->reason);
   } else if (const auto* final = std::get_if<TapeFinal>(&record)) {

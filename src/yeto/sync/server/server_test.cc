@@ -171,15 +171,11 @@ class ServerTest : public ::testing::Test {
     thread_.join();
   }
   bool until(const std::function<bool()>& done) {
-    bool over = false;
-    std::function<void()> tick = [&] {
-      if (!over) {
-        loop_.after(2 * kMillisecond, tick);
-      }
-    };
+    net::TimerId timer = 0;
+    const std::function<void()> tick = [&] { timer = loop_.after(2 * kMillisecond, tick); };
     tick();
     const bool value = loop_.run_until(done, kWait);
-    over = true;
+    loop_.cancel(timer);
     return value;
   }
   bool until_ended() {
@@ -362,7 +358,7 @@ TEST_F(ServerTest, WrongProofWrongRunAndForeignSeatAreRefused) {
   EXPECT_NE(refusal(proof).find("proof"), std::string::npos);
   ScriptedOptions run = learner_options(0);
   run.run_id = "another-run";
-  EXPECT_NE(refusal(run).find("another run"), std::string::npos);
+  EXPECT_NE(refusal(run).find("serves run test-run, not another-run"), std::string::npos);
   // The key of seat 0 does not open seat 1.
   ScriptedOptions seat = learner_options(0);
   seat.bend_hello = [](wire::Hello& hello) { hello.seat = 1; };
@@ -380,6 +376,8 @@ TEST_F(ServerTest, TooManyDataStreamsAreRefused) {
 }
 
 TEST_F(ServerTest, AttachNeedsSessionKeyAndAFreeIndex) {
+  options_.core.learners = 1;
+  options_.core.total_steps = 0;
   start();
   ScriptedLearner& learner = add_learner(0);
   ASSERT_TRUE(until([&] { return learner.ready(); }));
@@ -405,6 +403,8 @@ TEST_F(ServerTest, AttachNeedsSessionKeyAndAFreeIndex) {
 }
 
 TEST_F(ServerTest, DifferencesBetweenIslandsAreRefusedByName) {
+  options_.core.learners = 1;
+  options_.core.total_steps = 0;
   start();
   ScriptedLearner& first = add_learner(0);
   ASSERT_TRUE(until([&] { return first.ready(); }));
@@ -484,7 +484,7 @@ TEST_F(ServerTest, EndpointFileLeadsToTheListener) {
 TEST_F(ServerTest, MetricsOfLearnersStandOnTheTape) {
   start();
   ScriptedLearner& learner = add_learner(0);
-  ASSERT_TRUE(until([&] { return learner.ready(); }));
+  ASSERT_TRUE(until([&] { return learner.welcomed(); }));
   learner.send(wire::Metric{R"({"loss": 1.5})"});
   ASSERT_TRUE(until([&] { return !tape("metric").empty(); }));
   EXPECT_EQ(tape("metric")[0]["data"]["loss"], 1.5);
