@@ -259,8 +259,12 @@ bool Client::lockstep_round_done(Actions& out) {
 }
 
 bool Client::must_wait() const {
-  if (!lockstep() || draining_) {
+  if (!lockstep()) {
     return false;
+  }
+  if (draining_) {
+    // A round that was pushed before the sweep began is merged all the same.
+    return lockstep_pushed_ && final_.digests.empty();
   }
   // After the last round the sweep comes; a step before it would differ from learner to learner.
   const bool over = settings_.total_steps > 0 && lockstep_round_ > settings_.total_steps;

@@ -212,6 +212,9 @@ void Client::receive(const wire::Pull& pull, Actions& out) {
 }
 
 void Client::receive(const wire::Cancel& cancel, Actions& /*out*/) {
+  if (lockstep() && cancel.round == lockstep_round_) {
+    lockstep_pushed_ = false;
+  }
   for (FragmentState& fragment : fragments_) {
     if (fragment.pull && fragment.pull->round == cancel.round &&
         fragment.pull->attempt == cancel.attempt) {

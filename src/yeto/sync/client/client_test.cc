@@ -780,6 +780,27 @@ TEST_F(LockstepTest, AfterTheLastRoundTheStepWaitsForTheSweep) {
   EXPECT_EQ(one<TakePush>(client_.boundary())->fragment, 1U);
 }
 
+TEST_F(LockstepTest, ARoundPushedBeforeTheSweepIsStillAppliedInItsStep) {
+  join_lockstep(2, 1);
+  pull(0, 1, 0);
+  step();
+  pull(1, 2, 0, true);  // control is faster than the broadcast
+  EXPECT_TRUE(client_.must_wait());
+  broadcast(0, 1);
+  EXPECT_TRUE(one<Apply>(client_.boundary()));
+  EXPECT_FALSE(client_.must_wait());
+}
+
+TEST_F(LockstepTest, ACancelledRoundIsNotWaitedForInTheSweep) {
+  join_lockstep(2, 0);
+  pull(0, 1, 0);
+  step();
+  client_.on(MessageArrived{wire::Cancel{1, 1}});
+  EXPECT_TRUE(client_.must_wait());  // for the next attempt
+  pull(0, 1, 0, true);
+  EXPECT_FALSE(client_.must_wait());
+}
+
 TEST_F(LockstepTest, ALostSessionEndsTheRunForTheCaller) {
   join_lockstep(2, 0);
   EXPECT_TRUE(client_.lockstep_fault().empty());
