@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdio>
+#include <filesystem>
 
 #include "verbs.h"
 #include "yeto/base/clock.h"
@@ -70,7 +71,9 @@ int run_controller(int argc, char** argv) {
     std::fputs("usage: yeto _controller RUN_DIR\n", stderr);
     return 64;
   }
-  const fleet::RunPaths paths{std::filesystem::path(argv[1])};
+  std::error_code problem;
+  const std::filesystem::path folder = std::filesystem::canonical(argv[1], problem);
+  const fleet::RunPaths paths{problem ? std::filesystem::path(argv[1]) : folder};
   Result<fleet::RunRecord> record = fleet::read_run_record(paths);
   if (!record) {
     std::fputs(record.error().text().c_str(), stderr);

@@ -57,10 +57,11 @@ void fill_from_syncer(const RunLook& look, StatusView& out) {
       }
       line.tokens = seat.tokens;
       line.participation = seat.participation;
-      if (!out.over) {
+      // A process that has ended neither lags nor beats.
+      if (line.pid) {
         line.version_lag = seat.version_lag;
       }
-      if (!out.over && seat.heartbeat_age_s) {
+      if (line.pid && seat.heartbeat_age_s) {
         line.heartbeat_age_s = *seat.heartbeat_age_s + stale_s;
       }
     }

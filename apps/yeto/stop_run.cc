@@ -25,12 +25,12 @@ bool acknowledged(const fleet::RunPaths& paths, const std::string& id) {
          });
 }
 
-int answer(const VerbLine& line, const std::string& state, const std::string& text) {
-  if (line.json) {
+int answer(const RunLook& run, bool json, const std::string& text) {
+  if (json) {
     std::printf(
         "{\"schema\": \"yeto.stop-run/1\", \"name\": \"%s\", \"state\": \"%s\", \"warnings\": "
         "[]}\n",
-        line.name.c_str(), state.c_str());
+        run.name.c_str(), run.state_text().c_str());
   } else {
     std::printf("%s\n", text.c_str());
   }
@@ -55,7 +55,7 @@ int run_stop_run(int argc, char** argv) {
   }
   const RunLook before = look_at(*paths);
   if (before.is_over()) {
-    return answer(line, before.state_text(),
+    return answer(before, line.json,
                   strf("run {} is over already: {}", before.name, before.state_text()));
   }
   fleet::StopRequest request;
@@ -71,12 +71,12 @@ int run_stop_run(int argc, char** argv) {
   while (true) {
     if (acknowledged(*paths, request.id)) {
       return answer(
-          line, look_at(*paths).state_text(),
+          look_at(*paths), line.json,
           strf("run {} is stopping; follow it: yeto status {} --watch", before.name, before.name));
     }
     const RunLook now = look_at(*paths);
     if (now.is_over()) {
-      return answer(line, now.state_text(), strf("run {} is over: {}", now.name, now.state_text()));
+      return answer(now, line.json, strf("run {} is over: {}", now.name, now.state_text()));
     }
     if (monotonic_now() >= end) {
       const bool lost = now.phase_text() == "CONTROL_LOST";

@@ -24,7 +24,9 @@ constexpr Nanos kStartRetry = 5 * kSecond;
 constexpr int kVerifyTries = 5;
 
 std::string who_text(int who) {
-  return who == kSyncerSeat ? std::string("syncer") : strf("island {}", who);
+  return who == kWholeRun     ? std::string("run")
+         : who == kSyncerSeat ? std::string("syncer")
+                              : strf("island {}", who);
 }
 
 template <class... Args>

@@ -348,7 +348,7 @@ void FleetCore::handle(const event::Stop& e, Nanos now) {
   finish_next_ = now;
   finish_deadline_ =
       now + (e.mode == StopMode::kNow ? config_.stop_now_timeout : config_.stall_timeout);
-  decide(kSyncerSeat, e.mode == StopMode::kNow ? "stop_now" : "finish", "asked by stop-run");
+  decide(kWholeRun, e.mode == StopMode::kNow ? "stop_now" : "finish", "asked by stop-run");
   for (int seat = 0; seat < config_.islands; ++seat) {
     if (islands_[static_cast<std::size_t>(seat)].waiting) {
       give_up(seat, IslandState::kAbandoned, "not replaced: the run is ending");
@@ -372,7 +372,7 @@ void FleetCore::handle(const event::Delivered& e, Nanos now) {
   }
   delivery_error_ = e.text;
   delivery_next_ = now + kDeliveryRetry;
-  decide(kSyncerSeat, "delivery_failed", e.text);
+  decide(kWholeRun, "delivery_failed", e.text);
 }
 
 void FleetCore::handle(const event::Down&, Nanos now) {
@@ -536,7 +536,7 @@ void FleetCore::stop_all(Nanos now, const std::string& why) {
     return;
   }
   stage_ = Stage::kStopping;
-  decide(kSyncerSeat, "stop_all", why);
+  decide(kWholeRun, "stop_all", why);
   for (int who = kSyncerSeat; who < config_.islands; ++who) {
     terminate(who, now, why);
   }
@@ -565,7 +565,7 @@ void FleetCore::deliver(Nanos now) {
 void FleetCore::end_run() {
   stage_ = Stage::kOver;
   conclude();
-  decide(kSyncerSeat, "end",
+  decide(kWholeRun, "end",
          strf("{}{}{}", run_state_name(final_state_), error_.empty() ? "" : ": ", error_));
   actions_.push_back(action::End{});
 }

@@ -21,6 +21,7 @@
 namespace yeto::fleet {
 
 inline constexpr int kSyncerSeat = -1;
+inline constexpr int kWholeRun = -2;  // in decisions only
 
 enum class StopMode { kFinish, kNow };
 

@@ -13,14 +13,15 @@
 
 #include "yeto/base/files.h"
 #include "yeto/base/result.h"
+#include "yeto/fleet/run/core.h"
 #include "yeto/fleet/run/provider.h"
 
 namespace yeto::fleet {
 
 struct JournalEntry {
   std::string kind =
-      {};        // controller, intent, spawned, spawn_failed, decision, stop, delivered, state
-  int who = -1;  // seat, -1 for the syncer and for the run
+      {};  // controller, intent, spawned, spawn_failed, decision, stop, delivered, state
+  int who = kWholeRun;  // seat, kSyncerSeat or kWholeRun
   int attempt = -1;
   std::string token = {};  // of intent and spawned
   Handle handle = {};      // of spawned, controller
@@ -52,7 +53,7 @@ Result<std::vector<JournalEntry>> read_journal(const std::filesystem::path& path
 // The handles of all processes the journal says were created, oldest first; intents without an
 // outcome have pid 0 and are to be looked for by their token.
 struct Recorded {
-  int who = -1;
+  int who = kWholeRun;
   int attempt = -1;
   std::string token = {};
   Handle handle = {};

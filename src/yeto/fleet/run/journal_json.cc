@@ -57,7 +57,7 @@ std::optional<JournalEntry> from_line(std::string_view line) {
     out.seq = json.value("seq", std::uint64_t{0});
     out.ts = json.value("ts", 0.0);
     out.kind = json.value("kind", "");
-    out.who = json.value("who", -1);
+    out.who = json.value("who", kWholeRun);
     out.attempt = json.value("attempt", -1);
     out.token = json.value("token", "");
     out.handle.pid = json.value("pid", std::int64_t{0});
