@@ -116,7 +116,7 @@ Status TapeFile::append(std::string_view line) {
   return Unit{};
 }
 
-Status TapeFile::sync() {
+Status TapeFile::sync() const {
   if (::fdatasync(file_.get()) != 0) {
     return fail(io_error("cannot sync the tape", path_.string(), errno));
   }
@@ -146,7 +146,10 @@ Status replace_file_unsynced(const std::filesystem::path& path, std::string_view
 
 Recorder::Recorder(std::optional<TapeFile> tape, std::filesystem::path status_path)
     : has_tape_(tape.has_value()), tape_(std::move(tape)), status_path_(std::move(status_path)) {
-  thread_ = JoiningThread([this] { work(); });
+  writer_ = JoiningThread([this] { write_files(); });
+  if (has_tape_) {
+    syncing_ = JoiningThread([this] { sync_tape(); });
+  }
 }
 
 Recorder::~Recorder() { close(); }
@@ -180,7 +183,8 @@ void Recorder::close() {
     closed_ = true;
     changed_.notify_all();
   }
-  thread_.join();
+  writer_.join();
+  syncing_.join();
 }
 
 std::string Recorder::error() const {
@@ -200,23 +204,16 @@ void Recorder::write_line(const std::string& line) {
   }
 }
 
-void Recorder::work() {
-  bool dirty = false;
-  Nanos synced_at = monotonic_now();
-  for (;;) {
+void Recorder::write_files() {
+  for (bool closed = false; !closed;) {
     std::deque<std::string> lines;
     std::string status;
     bool has_status = false;
-    bool closed = false;
     std::uint64_t lost = 0;
     {
       MutexLock lock(mutex_);
       while (lines_.empty() && !has_status_ && !closed_) {
-        if (!dirty) {
-          changed_.wait(mutex_);
-        } else if (changed_.wait_for(mutex_, std::chrono::seconds(1)) == std::cv_status::timeout) {
-          break;
-        }
+        changed_.wait(mutex_);
       }
       lines.swap(lines_);
       status.swap(status_);
@@ -227,7 +224,6 @@ void Recorder::work() {
     for (const std::string& line : lines) {
       write_line(line);
     }
-    dirty = dirty || !lines.empty();
     if (lost > 0) {
       note(strf("tape: {} records were lost because the disk is too slow", lost));
     }
@@ -236,15 +232,30 @@ void Recorder::work() {
         note(strf("status file: {} ({})", replaced.error().what, replaced.error().where));
       }
     }
-    if (dirty && (closed || monotonic_now() - synced_at >= kSecond)) {
-      if (const Status done = tape_->sync(); !done) {
-        note(strf("tape: {} ({})", done.error().what, done.error().where));
+    MutexLock lock(mutex_);
+    written_ = written_ || !lines.empty();
+    finished_ = closed;
+    changed_.notify_all();
+  }
+}
+
+void Recorder::sync_tape() {
+  for (bool finished = false; !finished;) {
+    {
+      MutexLock lock(mutex_);
+      while (!written_ && !finished_) {
+        changed_.wait(mutex_);
       }
-      dirty = false;
-      synced_at = monotonic_now();
+      written_ = false;
+      finished = finished_;
     }
-    if (closed) {
-      return;
+    if (const Status done = tape_->sync(); !done) {
+      note(strf("tape: {} ({})", done.error().what, done.error().where));
+    }
+    const Nanos next = monotonic_now() + kSecond;
+    MutexLock lock(mutex_);
+    while (!finished && !finished_ && monotonic_now() < next) {
+      changed_.wait_for(mutex_, std::chrono::nanoseconds(next - monotonic_now()));
     }
   }
 }

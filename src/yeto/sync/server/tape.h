@@ -28,7 +28,8 @@ class TapeFile {
   std::uint64_t bytes_cut_off() const { return bytes_cut_off_; }
   // Writes the line and its end. After a failed write the file ends with the last whole line again.
   Status append(std::string_view line);
-  Status sync();
+  // May run while another thread appends.
+  Status sync() const;
 
  private:
   Status cut_torn_line();
@@ -48,7 +49,8 @@ Status replace_file_unsynced(const std::filesystem::path& path, std::string_view
 // Lines waiting for the disk; beyond it new lines are lost, counted, and reported in the log and in error().
 inline constexpr std::size_t kMaxWaitingTapeLines = 65536;
 
-// Thread-safe. Lines are written in order and flushed one by one, synced once a second.
+// Thread-safe. Lines are written in order and at once; a second thread syncs them once a second, so
+// that a line never waits for a sync (a killed process loses only what it had not written).
 class Recorder {
  public:
   // No tape, or an empty path: that file is not written.
@@ -66,12 +68,13 @@ class Recorder {
   std::string error() const;
 
  private:
-  void work();
+  void write_files();
+  void sync_tape();
   void write_line(const std::string& line);
   void note(const std::string& text);
 
   const bool has_tape_;
-  std::optional<TapeFile> tape_;  // used by the thread only
+  std::optional<TapeFile> tape_;  // appended to by the writer, synced by the syncing thread
   const std::filesystem::path status_path_;
   mutable Mutex mutex_;
   ConditionVariable changed_;
@@ -79,9 +82,12 @@ class Recorder {
   std::string status_ YETO_GUARDED_BY(mutex_);
   bool has_status_ YETO_GUARDED_BY(mutex_) = false;
   bool closed_ YETO_GUARDED_BY(mutex_) = false;
+  bool written_ YETO_GUARDED_BY(mutex_) = false;   // lines since the last sync
+  bool finished_ YETO_GUARDED_BY(mutex_) = false;  // the writer has ended
   std::uint64_t lines_lost_ YETO_GUARDED_BY(mutex_) = 0;
   std::string error_ YETO_GUARDED_BY(mutex_);
-  JoiningThread thread_;
+  JoiningThread writer_;
+  JoiningThread syncing_;
 };
 
 }  // namespace yeto::sync
