@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `yeto _finish`: asks the syncer of a run to finish. Used by the run's controller; not shown in the overview.
+// `yeto _finish`: asks the syncer of a run to finish. Used by the run's controller; not shown in
+// the overview.
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -48,14 +49,16 @@ Result<FinishRequest> read_flags(int argc, char** argv) {
       return fail(ErrorCode::kFlagUnknown, strf("unknown flag {}", name), "yeto _finish", kUsage);
     }
     if (!value || !values.emplace(name, *value).second) {
-      return fail(ErrorCode::kUsage, strf("{} needs one value, once", name), "yeto _finish", kUsage);
+      return fail(ErrorCode::kUsage, strf("{} needs one value, once", name), "yeto _finish",
+                  kUsage);
     }
   }
   FinishRequest request;
   request.endpoint = values["--endpoint"];
   request.token_file = values["--token-file"];
   if (request.endpoint.empty() || request.token_file.empty()) {
-    return fail(ErrorCode::kUsage, "--endpoint and --token-file are required", "yeto _finish", kUsage);
+    return fail(ErrorCode::kUsage, "--endpoint and --token-file are required", "yeto _finish",
+                kUsage);
   }
   if (const std::string mode = values["--mode"]; mode == "now") {
     request.mode = wire::FinishMode::kNow;
@@ -98,14 +101,15 @@ class Conversation {
     expect_next();
   }
   void expect_next() {
-    stream_->expect_one_message(wire::max_payload(wire::Type::kRefused, wire::Direction::kToLearner),
-                                kAnswerLimit, [this](Result<wire::Message> message) {
-                                  if (!message) {
-                                    on_lost(message.error());
-                                  } else {
-                                    on_message(*message);
-                                  }
-                                });
+    stream_->expect_one_message(
+        wire::max_payload(wire::Type::kRefused, wire::Direction::kToLearner), kAnswerLimit,
+        [this](Result<wire::Message> message) {
+          if (!message) {
+            on_lost(message.error());
+          } else {
+            on_message(*message);
+          }
+        });
   }
   void on_lost(const Error& error) {
     // A syncer with nothing left to do may close before its GOODBYE is read.

@@ -84,31 +84,32 @@ void read_values(const FlagValues& flags, sync::ServerOptions& options) {
     options.outer.momentum = static_cast<float>(flags.number("outer-momentum"));
   }
   const std::int64_t threads = flags.integer("threads");
-  options.threads = threads > 0 ? static_cast<int>(threads)
-                                : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  options.threads = threads > 0
+                        ? static_cast<int>(threads)
+                        : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 void check_together(const FlagValues& flags, std::vector<FlagError>& errors) {
   const std::string run_id = flags.text("run-id");
   if (!is_run_id(run_id)) {
-    errors.push_back(refusal(ErrorCode::kType, "a run id has 1 to 64 of A-Z a-z 0-9 . _ -", "run-id",
-                             run_id));
+    errors.push_back(
+        refusal(ErrorCode::kType, "a run id has 1 to 64 of A-Z a-z 0-9 . _ -", "run-id", run_id));
   }
   if (flags.has("start-quorum") && flags.integer("start-quorum") > flags.integer("learners")) {
-    errors.push_back(refusal(ErrorCode::kRange,
-                             strf("--start-quorum is above --learners {}", flags.integer("learners")),
-                             "start-quorum", flags.text("start-quorum")));
+    errors.push_back(refusal(
+        ErrorCode::kRange, strf("--start-quorum is above --learners {}", flags.integer("learners")),
+        "start-quorum", flags.text("start-quorum")));
   }
   const std::string quorum = flags.text("quorum");
   if (flags.on("lockstep") && quorum != "all" && quorum != "auto") {
-    errors.push_back(refusal(ErrorCode::kConflict, "--lockstep waits for every island",
-                             "quorum", quorum));
+    errors.push_back(
+        refusal(ErrorCode::kConflict, "--lockstep waits for every island", "quorum", quorum));
     errors.back().hints.push_back("leave --quorum out, or give --quorum all");
   }
   const std::string outer = flags.text("outer");
   if (flags.has("outer-lr") && outer == "direct") {
-    errors.push_back(refusal(ErrorCode::kConflict, "--outer direct has no learning rate", "outer-lr",
-                             flags.text("outer-lr")));
+    errors.push_back(refusal(ErrorCode::kConflict, "--outer direct has no learning rate",
+                             "outer-lr", flags.text("outer-lr")));
   }
   if (flags.has("outer-momentum") && outer != "nesterov") {
     errors.push_back(refusal(ErrorCode::kConflict, strf("--outer {} takes no momentum", outer),
@@ -121,7 +122,8 @@ void read_wiring(const FlagValues& flags, SyncerRequest& request) {
   if (const Result<net::Address> bind = net::parse_address(flags.text("bind"))) {
     options.bind = *bind;
   } else {
-    request.errors.push_back(refusal(bind.error().code, bind.error().what, "bind", flags.text("bind")));
+    request.errors.push_back(
+        refusal(bind.error().code, bind.error().what, "bind", flags.text("bind")));
   }
   if (const auto token = sync::read_token_file(flags.text("token-file"))) {
     options.run_token = *token;
@@ -176,12 +178,13 @@ std::string timeouts_text(const sync::ServerOptions& options) {
   const std::string grace =
       core.grace_cap ? strf("at most {} ms", *core.grace_cap / kMillisecond) : "auto";
   return strf(
-      "limits: start {} s, round {} s, shortest round {} ms, grace {}, lease {} ms, heartbeat {} ms, "
-      "checkpoint every {} s, final acknowledgement {} s, first frame {} s, leave {} s",
-      seconds(core.start_timeout), seconds(core.round_timeout), core.min_round / kMillisecond, grace,
-      core.lease / kMillisecond, core.heartbeat / kMillisecond, seconds(core.checkpoint_every),
-      seconds(core.final_timeout), seconds(options.first_frame_timeout),
-      seconds(options.leave_limit));
+      "limits: start {:g} s, round {:g} s, shortest round {} ms, grace {}, lease {} ms, heartbeat "
+      "{} ms, "
+      "checkpoint every {:g} s, final acknowledgement {:g} s, first frame {:g} s, leave {:g} s",
+      seconds(core.start_timeout), seconds(core.round_timeout), core.min_round / kMillisecond,
+      grace, core.lease / kMillisecond, core.heartbeat / kMillisecond,
+      seconds(core.checkpoint_every), seconds(core.final_timeout),
+      seconds(options.first_frame_timeout), seconds(options.leave_limit));
 }
 
 }  // namespace yeto::apps

@@ -14,9 +14,9 @@ namespace yeto::apps {
 
 struct SyncerRequest {
   bool help = false;
-  sync::ServerOptions options;            // checkpoint is not opened yet
-  std::filesystem::path checkpoint;       // its folder
-  std::vector<fleet::FlagError> errors;   // not empty: nothing else counts
+  sync::ServerOptions options;           // checkpoint is not opened yet
+  std::filesystem::path checkpoint;      // its folder
+  std::vector<fleet::FlagError> errors;  // not empty: nothing else counts
 };
 
 // Touches nothing but the token file.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `yeto syncer`: serves one run until it ends. TERM or INT: last checkpoint, then out; a second one: out now.
+// `yeto syncer`: serves one run until it ends. TERM or INT: last checkpoint, then out; a second
+// one: out now.
 #include <signal.h>
 #include <unistd.h>
 
@@ -19,7 +20,8 @@
 namespace yeto::apps {
 namespace {
 
-// TERM and INT arrive in a thread that waits for them, so no code runs in a signal handler. USR1 ends it.
+// TERM and INT arrive in a thread that waits for them, so no code runs in a signal handler. USR1
+// ends it.
 class SignalWatch {
  public:
   // Blocks the signals in this thread and all that it starts afterwards.
@@ -89,8 +91,8 @@ int serve(SyncerRequest& request) {
   signals.start(**server);
   const int exit_code = (*server)->run();
   if ((*server)->work_left()) {
-    // A job is still at work on values nobody wants any more; waiting for it would break the promise to
-    // leave in time. Tape and status are on disk.
+    // A job is still at work on values nobody wants any more; waiting for it would break the
+    // promise to leave in time. Tape and status are on disk.
     std::_Exit(exit_code);
   }
   return exit_code;

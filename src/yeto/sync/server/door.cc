@@ -61,8 +61,8 @@ void Door::on_accept(std::unique_ptr<net::Connection> connection) {
   const ConnId conn = next_conn_++;
   Visitor& visitor = visitors_[conn];
   random_bytes(visitor.nonce);
-  visitor.stream = std::make_unique<FramedStream>(loop_, std::move(connection),
-                                                  wire::Direction::kToSyncer);
+  visitor.stream =
+      std::make_unique<FramedStream>(loop_, std::move(connection), wire::Direction::kToSyncer);
   visitor.stream->send(wire::Challenge{visitor.nonce, options_.term, wire::kMinor});
   visitor.stream->expect_one_message(
       wire::kMaxUnadmittedBytes, options_.first_frame_timeout,
@@ -120,7 +120,8 @@ void Door::on_attach(ConnId conn, const wire::Attach& attach) {
   Visitor& visitor = visitors_.at(conn);
   const std::optional<SessionKey> key = handler_->key_of_session(attach.session);
   if (!key) {
-    turn_away(conn, wire::RefuseCode::kSeat, true, "no session has this token; connect again by HELLO");
+    turn_away(conn, wire::RefuseCode::kSeat, true,
+              "no session has this token; connect again by HELLO");
     return;
   }
   if (!wire::proof_ok(*key, visitor.nonce, attach)) {

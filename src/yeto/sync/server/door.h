@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Door: everything between accept() and admission. A connection that comes in gets a CHALLENGE and may send one
-// frame of at most 16 KiB within a time limit: HELLO (a control stream, the owner decides) or ATTACH (a data
-// stream of a session that exists). At the limit of unadmitted connections accepting waits.
-// All calls and callbacks on the loop thread. Nothing a stranger sends is kept after he is turned away.
+// Door: everything between accept() and admission. A connection that comes in gets a CHALLENGE and
+// may send one frame of at most 16 KiB within a time limit: HELLO (a control stream, the owner
+// decides) or ATTACH (a data stream of a session that exists). At the limit of unadmitted
+// connections accepting waits. All calls and callbacks on the loop thread. Nothing a stranger sends
+// is kept after he is turned away.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@ namespace yeto::sync {
 
 using SessionKey = Sha256;
 
-// The key a peer proves to have: HKDF-SHA256(run token, "yeto-seat-<n>"), "yeto-seat-any" without a seat,
-// "yeto-controller", "yeto-observer".
+// The key a peer proves to have: HKDF-SHA256(run token, "yeto-seat-<n>"), "yeto-seat-any" without a
+// seat, "yeto-controller", "yeto-observer".
 SessionKey session_key(ByteView run_token, wire::Role role, std::uint32_t seat);
 
 class DoorHandler {
@@ -33,8 +34,8 @@ class DoorHandler {
   virtual void on_hello(ConnId conn, const wire::Hello& hello, bool proof_ok) = 0;
   // The key of the session with that token; nothing if there is none.
   virtual std::optional<SessionKey> key_of_session(const wire::SessionToken& token) = 0;
-  // A data stream that proved to belong to the session: take it, after sending ATTACHED. On an error it must
-  // still be there; the text is sent to the peer.
+  // A data stream that proved to belong to the session: take it, after sending ATTACHED. On an
+  // error it must still be there; the text is sent to the peer.
   virtual Status on_attach(const wire::Attach& attach, std::unique_ptr<FramedStream>& stream) = 0;
 };
 

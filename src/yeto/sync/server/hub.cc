@@ -40,7 +40,8 @@ class Hub::Session final : public LinkHandler {
     const BufferId buffer = found->second;
     receiving.erase(found);
     if (ok) {
-      // Every chunk had its CRC; the digest of initial values is checked by the job that loads them.
+      // Every chunk had its CRC; the digest of initial values is checked by the job that loads
+      // them.
       link.finish_receive(transfer, true);
     }
     hub_.feed_(TransferArrived{conn_, transfer, buffer, ok});
@@ -117,8 +118,8 @@ void Hub::on_hello(ConnId conn, const wire::Hello& hello, bool proof_ok) {
   if (hello.streams > kMaxDataStreams) {
     wire::Refused refused;
     refused.code = wire::RefuseCode::kProtocol;
-    refused.text = strf("HELLO wants {} data streams; the limit is {}", hello.streams,
-                        kMaxDataStreams);
+    refused.text =
+        strf("HELLO wants {} data streams; the limit is {}", hello.streams, kMaxDataStreams);
     door_.refuse(conn, refused);
     return;
   }

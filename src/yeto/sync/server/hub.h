@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hub: the sessions of the syncer. It owns the door and one Link per admitted connection, turns what they tell
-// into events, and carries out the core's actions on connections and transfers.
-// All calls on the loop thread.
+// Hub: the sessions of the syncer. It owns the door and one Link per admitted connection, turns
+// what they tell into events, and carries out the core's actions on connections and transfers. All
+// calls on the loop thread.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ class Hub final : public DoorHandler {
   DoorCounters door_counters() const { return door_.counters(); }
   std::size_t sessions() const { return sessions_.size(); }
 
-  // Every session ends in one ConnClosed, also one that the core closed or refused. Actions on a connection
-  // that is gone do nothing: its end has been told or is on its way.
+  // Every session ends in one ConnClosed, also one that the core closed or refused. Actions on a
+  // connection that is gone do nothing: its end has been told or is on its way.
   void carry_out(const Admit& action);
   void carry_out(const Refuse& action);
   void carry_out(const Send& action);
@@ -42,8 +42,8 @@ class Hub final : public DoorHandler {
   void carry_out(const RefuseTransfer& action);
   void carry_out(const SendTransfer& action);
 
-  // Closes door and sessions without further events; queued control frames get `limit` to leave. `done` is
-  // called once, never inside this call.
+  // Closes door and sessions without further events; queued control frames get `limit` to leave.
+  // `done` is called once, never inside this call.
   void close_all(Nanos limit, std::function<void()> done);
 
  private:
@@ -62,7 +62,8 @@ class Hub final : public DoorHandler {
 
   Session* find(ConnId conn);
   void lost(ConnId conn, const std::string& reason);
-  // Takes the session out; it is destroyed at the next turn of the loop, since its own callback may be running.
+  // Takes the session out; it is destroyed at the next turn of the loop, since its own callback may
+  // be running.
   std::unique_ptr<Session> take(ConnId conn);
   void retire(std::unique_ptr<Session> session);
   void say_farewell(std::unique_ptr<Session> session, Nanos limit);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: a run of real learners goes well whatever dies: it ends, all islands hold the same bits, the
-// ledger balances, and training has got somewhere.
-// Method: three learners on threads, each with a Boundary, pull a quadratic towards their own targets;
-// the syncer is a real server, here or in a child process that is killed. Waits are on conditions.
+// Goal: a run of real learners goes well whatever dies: it ends, all islands hold the same bits,
+// the ledger balances, and training has got somewhere. Method: three learners on threads, each with
+// a Boundary, pull a quadratic towards their own targets; the syncer is a real server, here or in a
+// child process that is killed. Waits are on conditions.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -47,8 +47,8 @@ SessionKey test_token() {
   return token;
 }
 
-// One process of an island. Its loss is the distance of all values to a target of its seat; the mean of
-// the targets is 1.
+// One process of an island. Its loss is the distance of all values to a target of its seat; the
+// mean of the targets is 1.
 class Island {
  public:
   Island(fs::path folder, std::uint32_t seat) : folder_(std::move(folder)), seat_(seat) {
@@ -134,7 +134,8 @@ class Island {
 
 class LearnersTest : public ::testing::Test {
  protected:
-  LearnersTest() : folder_(fs::temp_directory_path() / strf("yeto-learners-{:016x}", random_u64())) {
+  LearnersTest()
+      : folder_(fs::temp_directory_path() / strf("yeto-learners-{:016x}", random_u64())) {
     fs::create_directories(folder_);
     for (std::uint32_t seat = 0; seat < kLearners; ++seat) {
       const SessionKey key = session_key(test_token(), wire::Role::kLearner, seat);
@@ -315,8 +316,8 @@ TEST_F(LearnersTest, LearnerThatIsStartedAgainAtOnceTakesItsSeatBack) {
   expect_a_good_end();
 }
 
-// The lives of a syncer as child processes. They are forked before this process has threads; the second
-// one waits for a byte.
+// The lives of a syncer as child processes. They are forked before this process has threads; the
+// second one waits for a byte.
 class SyncerLives {
  public:
   explicit SyncerLives(const std::function<int(bool resume)>& life) {

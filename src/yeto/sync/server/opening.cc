@@ -17,8 +17,8 @@
 namespace yeto::sync {
 namespace {
 
-// A first checkpoint that was broken off leaves files without a manifest; anything else in the folder is
-// somebody's, and writing a checkpoint would remove it.
+// A first checkpoint that was broken off leaves files without a manifest; anything else in the
+// folder is somebody's, and writing a checkpoint would remove it.
 bool is_ours(const std::string& name) {
   return name == checkpoint::kTermName || name == checkpoint::kLayoutName ||
          name.rfind("fragment-", 0) == 0;
@@ -29,13 +29,14 @@ Status check_folder_without_checkpoint(const ServerOptions& options) {
   const auto foreign = std::find_if(names.begin(), names.end(),
                                     [](const std::string& name) { return !is_ours(name); });
   if (foreign != names.end()) {
-    return fail(ErrorCode::kConflict,
-                strf("the checkpoint folder holds no checkpoint but other files, such as {}",
-                     *foreign),
-                options.checkpoint->place(), "give --checkpoint a new or empty folder");
+    return fail(
+        ErrorCode::kConflict,
+        strf("the checkpoint folder holds no checkpoint but other files, such as {}", *foreign),
+        options.checkpoint->place(), "give --checkpoint a new or empty folder");
   }
   if (options.resume) {
-    log(LogLevel::kWarn, "syncer", "--resume: no checkpoint in {}; the run starts from the beginning",
+    log(LogLevel::kWarn, "syncer",
+        "--resume: no checkpoint in {}; the run starts from the beginning",
         options.checkpoint->place());
   }
   return Unit{};
@@ -48,10 +49,10 @@ Status check_folder(const ServerOptions& options) {
     return check_folder_without_checkpoint(options);
   }
   if (manifest->run_id != options.core.run_id) {
-    return fail(ErrorCode::kConflict,
-                strf("the checkpoint belongs to run {}, not to {}", manifest->run_id,
-                     options.core.run_id),
-                options.checkpoint->place(), "give --checkpoint the folder of this run");
+    return fail(
+        ErrorCode::kConflict,
+        strf("the checkpoint belongs to run {}, not to {}", manifest->run_id, options.core.run_id),
+        options.checkpoint->place(), "give --checkpoint the folder of this run");
   }
   if (!options.resume) {
     return fail(ErrorCode::kConflict,
@@ -66,7 +67,7 @@ Status check_folder(const ServerOptions& options) {
 }  // namespace
 
 Result<SessionKey> read_token_file(const std::filesystem::path& path) {
-  struct stat info {};
+  struct stat info{};
   if (::stat(path.c_str(), &info) == 0 && (info.st_mode & 077) != 0) {
     return fail(ErrorCode::kPermission, "the token file can be read by others", path.string(),
                 strf("chmod 600 {}", path.string()));
@@ -93,7 +94,8 @@ Result<Opening> open_checkpoint(const ServerOptions& options) {
   jobs.outer = options.outer;
   jobs.weights = options.weights;
   jobs.checkpoint = options.checkpoint;
-  jobs.settings = std::map<std::string, std::string>(options.settings.begin(), options.settings.end());
+  jobs.settings =
+      std::map<std::string, std::string>(options.settings.begin(), options.settings.end());
   jobs.threads = options.threads;
   Opening opening;
   YETO_ASSIGN(opening.jobs, Jobs::make(std::move(jobs)));

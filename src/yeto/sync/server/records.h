@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The JSON texts the syncer leaves behind: lines of the tape, the status file, the endpoint file.
-// Pure functions; every text is one line without its end. Invalid UTF-8 of a peer is replaced, a number that
-// is not finite becomes null.
+// Pure functions; every text is one line without its end. Invalid UTF-8 of a peer is replaced, a
+// number that is not finite becomes null.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct TapeHead {
   std::uint64_t term = 0;
 };
 
-// `weights` belong to a round record: the share of each push in the merge, adding up to 1. Times of a round
-// are printed in seconds since the syncer's start.
+// `weights` belong to a round record: the share of each push in the merge, adding up to 1. Times of
+// a round are printed in seconds since the syncer's start.
 std::string tape_line(const TapeHead& head, const TapeRecord& record,
                       const std::vector<SeatValue>& weights = {});
 

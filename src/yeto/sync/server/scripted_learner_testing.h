@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// ScriptedLearner: a learner for tests and benchmarks. Steps come from a timer, a push is a constant per seat,
-// broadcasts are checked by digest. It speaks the protocol through sync/link and nothing else, so a test can
-// bend single messages. All calls and callbacks on the thread that runs its loop.
+// ScriptedLearner: a learner for tests and benchmarks. Steps come from a timer, a push is a
+// constant per seat, broadcasts are checked by digest. It speaks the protocol through sync/link and
+// nothing else, so a test can bend single messages. All calls and callbacks on the thread that runs
+// its loop.
 #pragma once
 
 #include <cstdint>
@@ -296,7 +297,8 @@ class ScriptedLearner final : public LinkHandler {
 
   void beat() {
     if (link_ && link_->is_open()) {
-      link_->send(wire::LearnerBeat{local_step_, tokens_, ready() ? wire::Phase::kTrain : wire::Phase::kLoad,
+      link_->send(wire::LearnerBeat{local_step_, tokens_,
+                                    ready() ? wire::Phase::kTrain : wire::Phase::kLoad,
                                     seconds(options_.step_time)});
     }
   }
@@ -334,8 +336,8 @@ class ScriptedLearner final : public LinkHandler {
     for (auto at = pulls_.begin(); at != pulls_.end();) {
       const wire::Pull pull = at->second;
       Work& work = work_[pull.fragment];
-      const bool has_base = held_[pull.fragment].here &&
-                            held_[pull.fragment].version == pull.base_version;
+      const bool has_base =
+          held_[pull.fragment].here && held_[pull.fragment].version == pull.base_version;
       const bool stepped = local_step_ > work.steps_at_push;
       if (!has_base || (!stepped && pull.sweep == 0)) {
         ++at;

@@ -130,7 +130,8 @@ Server::Impl::Impl(ServerOptions options, Opening opening, std::unique_ptr<Recor
            *jobs_, [this](Event event) { feed(std::move(event)); }),
       watchdog_(options_.watchdog_limit, report_stall),
       worker_(*jobs_, [this](JobResult result) {
-        loop_.post([this, result = std::move(result)]() mutable { on_job_result(std::move(result)); });
+        loop_.post(
+            [this, result = std::move(result)]() mutable { on_job_result(std::move(result)); });
       }) {
   if (opening.restored) {
     for (const Fragment& fragment : opening.restored->layout.fragments) {
@@ -139,7 +140,8 @@ Server::Impl::Impl(ServerOptions options, Opening opening, std::unique_ptr<Recor
   }
 }
 
-// ---- events in, actions out ------------------------------------------------------------------------------
+// ---- events in, actions out
+// ------------------------------------------------------------------------------
 
 void Server::Impl::feed(Event event) {
   events_.push_back(std::move(event));
@@ -219,7 +221,8 @@ void Server::Impl::on_job_result(JobResult result) {
   feed(std::move(result.event));
 }
 
-// ---- records ---------------------------------------------------------------------------------------------
+// ---- records
+// ---------------------------------------------------------------------------------------------
 
 void Server::Impl::perform(const Tape& action) {
   std::vector<SeatValue> weights;
@@ -286,7 +289,8 @@ void Server::Impl::beat() {
   loop_.after(options_.watchdog_limit / 8, [this] { beat(); });
 }
 
-// ---- start and end ---------------------------------------------------------------------------------------
+// ---- start and end
+// ---------------------------------------------------------------------------------------
 
 Status Server::Impl::write_endpoint() const {
   if (options_.endpoint.empty()) {
@@ -369,7 +373,8 @@ void Server::Impl::request_finish(wire::FinishMode mode, std::string reason) {
   });
 }
 
-// ---- Server ----------------------------------------------------------------------------------------------
+// ---- Server
+// ----------------------------------------------------------------------------------------------
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() = default;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Server: the syncer as a process. One loop thread runs the core and all sockets, one worker thread the jobs,
-// one thread writes tape and status, one watches the loop.
+// Server: the syncer as a process. One loop thread runs the core and all sockets, one worker thread
+// the jobs, one thread writes tape and status, one watches the loop.
 //
 // open() checks the checkpoint folder, raises the term and makes it durable, and only then listens.
 #pragma once
@@ -47,8 +47,9 @@ Result<SessionKey> read_token_file(const std::filesystem::path& path);
 
 class Server {
  public:
-  // kNotInBuild for an address that is not loopback; kConflict for a checkpoint without `resume`, a folder
-  // with other content, or another run; kDamaged; kUnreachable or kIo when the address is taken.
+  // kNotInBuild for an address that is not loopback; kConflict for a checkpoint without `resume`, a
+  // folder with other content, or another run; kDamaged; kUnreachable or kIo when the address is
+  // taken.
   static Result<std::unique_ptr<Server>> open(ServerOptions options);
   ~Server();
   Server(const Server&) = delete;
@@ -60,8 +61,8 @@ class Server {
 
   // Serves until the run ends (0 or 4), interrupt() (its code) or an internal failure (70). Once.
   int run();
-  // Checkpoint what is not durable and leave run() with this code, after `leave_limit` at the latest.
-  // Any thread.
+  // Checkpoint what is not durable and leave run() with this code, after `leave_limit` at the
+  // latest. Any thread.
   void interrupt(int exit_code);
   // As a controller's FINISH. Any thread.
   void request_finish(wire::FinishMode mode, std::string reason);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: the syncer's process keeps its promises to strangers, learners, disks and signals.
-// Method: a real server on its own threads and a free port of loopback; scripted learners and raw sockets on the
-// test's loop; waits are bounded and on conditions.
+// Method: a real server on its own threads and a free port of loopback; scripted learners and raw
+// sockets on the test's loop; waits are bounded and on conditions.
 #include "yeto/sync/server/server.h"
 
 #include <gtest/gtest.h>
@@ -102,8 +102,8 @@ class BytesPeer {
   bool lost() const { return lost_; }
   // REFUSED's text stands in its payload as plain bytes.
   bool heard(std::string_view text) const {
-    return std::string_view(reinterpret_cast<const char*>(heard_.data()), heard_.size()).find(text) !=
-           std::string_view::npos;
+    return std::string_view(reinterpret_cast<const char*>(heard_.data()), heard_.size())
+               .find(text) != std::string_view::npos;
   }
 
  private:
@@ -206,7 +206,8 @@ class ServerTest : public ::testing::Test {
     EXPECT_TRUE(until([&] { return learner.refused() || learner.closed() || learner.welcomed(); }));
     return learner.refused() ? learner.refused()->text : "not refused";
   }
-  // Connects with these first bytes; true if the answer holds the text and the connection then ends.
+  // Connects with these first bytes; true if the answer holds the text and the connection then
+  // ends.
   testing::AssertionResult turned_away(Bytes first, std::string_view text) {
     BytesPeer peer(loop_, server_->address(), std::move(first));
     if (!until([&] { return peer.lost(); })) {
@@ -238,9 +239,9 @@ class ServerTest : public ::testing::Test {
   }
   void expect_ledger_balances() const {
     const Json ledger = status()["ledger"];
-    EXPECT_EQ(ledger["pushed"].get<std::uint64_t>(),
-              ledger["merged"].get<std::uint64_t>() + ledger["dropped"].get<std::uint64_t>() +
-                  ledger["waiting"].get<std::uint64_t>())
+    EXPECT_EQ(ledger["pushed"].get<std::uint64_t>(), ledger["merged"].get<std::uint64_t>() +
+                                                         ledger["dropped"].get<std::uint64_t>() +
+                                                         ledger["waiting"].get<std::uint64_t>())
         << ledger;
     EXPECT_EQ(ledger["waiting"], 0) << ledger;
     EXPECT_GT(ledger["merged"], 0) << ledger;
@@ -276,7 +277,8 @@ class ServerTest : public ::testing::Test {
   std::vector<std::unique_ptr<ScriptedLearner>> learners_;
 };
 
-// ---- strangers -------------------------------------------------------------------------------------------
+// ---- strangers
+// -------------------------------------------------------------------------------------------
 
 TEST_F(ServerTest, WrongMagicIsRefusedByName) {
   start();
@@ -315,7 +317,8 @@ TEST_F(ServerTest, FirstFrameMustBeHelloOrAttach) {
   peer.stream().send(wire::LearnerBeat{});
   ASSERT_TRUE(until([&] { return peer.lost(); }));
   ASSERT_NE(peer.got<wire::Refused>(), nullptr);
-  EXPECT_NE(peer.got<wire::Refused>()->text.find("HELLO or ATTACH, not HEARTBEAT"), std::string::npos)
+  EXPECT_NE(peer.got<wire::Refused>()->text.find("HELLO or ATTACH, not HEARTBEAT"),
+            std::string::npos)
       << peer.got<wire::Refused>()->text;
 }
 
@@ -381,7 +384,8 @@ TEST_F(ServerTest, AttachNeedsSessionKeyAndAFreeIndex) {
   start();
   ScriptedLearner& learner = add_learner(0);
   ASSERT_TRUE(until([&] { return learner.ready(); }));
-  const auto attach_refusal = [&](const std::function<void(wire::Attach&)>& bend, std::uint32_t key_seat) {
+  const auto attach_refusal = [&](const std::function<void(wire::Attach&)>& bend,
+                                  std::uint32_t key_seat) {
     RawPeer peer(loop_, server_->address());
     EXPECT_TRUE(until([&] { return peer.got<wire::Challenge>() != nullptr; }));
     wire::Attach attach;
@@ -419,7 +423,8 @@ TEST_F(ServerTest, DifferencesBetweenIslandsAreRefusedByName) {
   EXPECT_NE(refusal(contract).find("tokenizer"), std::string::npos);
 }
 
-// ---- a run -----------------------------------------------------------------------------------------------
+// ---- a run
+// -----------------------------------------------------------------------------------------------
 
 TEST_F(ServerTest, TwoLearnersTrainToTheEnd) {
   start();
@@ -589,7 +594,8 @@ TEST_F(ServerTest, NonFinitePushIsDroppedAndTheSessionStays) {
   expect_ledger_balances();
 }
 
-// ---- disks and restarts ----------------------------------------------------------------------------------
+// ---- disks and restarts
+// ----------------------------------------------------------------------------------
 
 TEST_F(ServerTest, FullDiskKeepsTrainingAndShowsInStatus) {
   std::atomic<bool> full{false};
@@ -656,7 +662,8 @@ TEST_F(ServerTest, InterruptedRunGoesOnWithANewTermAndTheSameTape) {
   ASSERT_TRUE(until([&] { return first.welcomed(); }));
   EXPECT_EQ(first.welcome().term, 2U);
   EXPECT_EQ(first.welcome().global_step, before["global_step"].get<std::uint64_t>());
-  ASSERT_TRUE(until([&] { return global_step() >= before["global_step"].get<std::uint64_t>() + 3; }));
+  ASSERT_TRUE(
+      until([&] { return global_step() >= before["global_step"].get<std::uint64_t>() + 3; }));
   server_->request_finish(wire::FinishMode::kFinish, "test");
   ASSERT_TRUE(until_ended());
   EXPECT_EQ(exit_code_, 0);
@@ -749,7 +756,8 @@ TEST_F(ServerTest, TakenPortIsRefusedByName) {
       << refused.error().text();
 }
 
-// ---- the token file --------------------------------------------------------------------------------------
+// ---- the token file
+// --------------------------------------------------------------------------------------
 
 TEST_F(ServerTest, TokenFileMustBePrivateAndWhole) {
   const fs::path path = folder_ / "run.token";

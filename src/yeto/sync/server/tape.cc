@@ -26,8 +26,8 @@ Result<std::string> read_before(int fd, std::uint64_t end, std::uint64_t count,
   std::string text(count, '\0');
   std::uint64_t done = 0;
   while (done < count) {
-    const ssize_t got = ::pread(fd, text.data() + done, count - done,
-                                static_cast<off_t>(end - count + done));
+    const ssize_t got =
+        ::pread(fd, text.data() + done, count - done, static_cast<off_t>(end - count + done));
     if (got < 0 && errno == EINTR) {
       continue;
     }
@@ -49,7 +49,7 @@ Result<TapeFile> TapeFile::open(const std::filesystem::path& path) {
     std::filesystem::create_directories(path.parent_path(), ignored);
   }
   tape.file_ = FileHandle(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  struct stat info {};
+  struct stat info{};
   if (!tape.file_ || ::fstat(tape.file_.get(), &info) != 0) {
     return fail(io_error("cannot open the tape", path.string(), errno));
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tape: one JSON object per line, appended for the whole life of a run, over all terms of its syncer.
-// TapeFile is the file itself; Recorder writes it and the status file on a thread of its own, so that a slow
-// disk never holds up the loop.
+// The tape: one JSON object per line, appended for the whole life of a run, over all terms of its
+// syncer. TapeFile is the file itself; Recorder writes it and the status file on a thread of its
+// own, so that a slow disk never holds up the loop.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ namespace yeto::sync {
 // Not thread-safe.
 class TapeFile {
  public:
-  // Opens or creates. A torn last line (no line end) is cut off. kDamaged if the last whole line is not one
-  // of ours, kIo.
+  // Opens or creates. A torn last line (no line end) is cut off. kDamaged if the last whole line is
+  // not one of ours, kIo.
   static Result<TapeFile> open(const std::filesystem::path& path);
   // The number the next record gets; one above the last one of the file.
   std::uint64_t next_seq() const { return next_seq_; }
@@ -42,11 +42,12 @@ class TapeFile {
   std::uint64_t bytes_cut_off_ = 0;
 };
 
-// Replaces a file by rename without fsync: whoever reads it wants the newest state, and after a power cut
-// the syncer that wrote it is gone anyway.
+// Replaces a file by rename without fsync: whoever reads it wants the newest state, and after a
+// power cut the syncer that wrote it is gone anyway.
 Status replace_file_unsynced(const std::filesystem::path& path, std::string_view text);
 
-// Lines waiting for the disk; beyond it new lines are lost, counted, and reported in the log and in error().
+// Lines waiting for the disk; beyond it new lines are lost, counted, and reported in the log and in
+// error().
 inline constexpr std::size_t kMaxWaitingTapeLines = 65536;
 
 // Thread-safe. Lines are written in order and at once; a second thread syncs them once a second, so
@@ -62,7 +63,8 @@ class Recorder {
   void tape(std::string line);
   // The newest text wins; one not yet written is replaced.
   void status(std::string text);
-  // Writes and syncs what is waiting, then ends the thread. Later calls of tape() and status() do nothing.
+  // Writes and syncs what is waiting, then ends the thread. Later calls of tape() and status() do
+  // nothing.
   void close();
   // Newest trouble with either file; empty: none.
   std::string error() const;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: the tape survives what a crash or a full disk does to it, and its lines are what the format page says.
-// Method: real files in a temporary folder, damaged by hand; lines are read back as JSON.
+// Goal: the tape survives what a crash or a full disk does to it, and its lines are what the format
+// page says. Method: real files in a temporary folder, damaged by hand; lines are read back as
+// JSON.
 #include "yeto/sync/server/tape.h"
 
 #include <gtest/gtest.h>
@@ -84,8 +85,7 @@ TEST_F(TapeTest, TornOnlyLineLeavesAnEmptyTape) {
 }
 
 TEST_F(TapeTest, LinesLongerThanTheReadWindowAreFound) {
-  const std::string long_line =
-      tape_line({1, 41, 1}, TapeError{std::string(300'000, 'x')}) + "\n";
+  const std::string long_line = tape_line({1, 41, 1}, TapeError{std::string(300'000, 'x')}) + "\n";
   write(long_line + std::string(200'000, 'y'));
   Result<TapeFile> tape = TapeFile::open(path());
   ASSERT_TRUE(tape) << tape.error().text();

@@ -12,8 +12,8 @@ namespace yeto::sync {
 
 class Watchdog {
  public:
-  // `report` is called on the watchdog's thread: once when the loop has been silent for `limit`, and once
-  // with `over` true and the whole length when it came back.
+  // `report` is called on the watchdog's thread: once when the loop has been silent for `limit`,
+  // and once with `over` true and the whole length when it came back.
   using Report = std::function<void(Nanos silent, bool over)>;
   Watchdog(Nanos limit, Report report);
   ~Watchdog();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: a silent loop is reported once, with its end. Method: short limits, beats withheld on purpose, waits on
-// the reports themselves.
+// Goal: a silent loop is reported once, with its end. Method: short limits, beats withheld on
+// purpose, waits on the reports themselves.
 #include "yeto/sync/server/watchdog.h"
 
 #include <gtest/gtest.h>

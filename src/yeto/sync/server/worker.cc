@@ -57,14 +57,14 @@ JobResult Worker::run(const LoadLayout& order) {
 JobResult Worker::run(const LoadInit& order) {
   const std::shared_ptr<const Bytes> bytes = jobs_.image(order.buffer);
   if (bytes == nullptr || xxh3_128(*bytes) != order.digest) {
-    return result_of(InitLoaded{
-        order.job, false,
-        strf("fragment {}: the initial values do not have the digest that was announced",
-             order.fragment)});
+    return result_of(
+        InitLoaded{order.job, false,
+                   strf("fragment {}: the initial values do not have the digest that was announced",
+                        order.fragment)});
   }
   const Status loaded = jobs_.load_init(order.fragment, order.buffer);
-  return result_of(InitLoaded{order.job, loaded.has_value(),
-                              loaded ? std::string() : in_words(loaded.error())});
+  return result_of(
+      InitLoaded{order.job, loaded.has_value(), loaded ? std::string() : in_words(loaded.error())});
 }
 
 JobResult Worker::run(const InspectPush& order) {

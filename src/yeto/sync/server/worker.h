@@ -28,7 +28,8 @@ struct JobResult {
   std::string trouble;
 };
 
-// Orders that wait. The core orders one job per push, merge and checkpoint in flight, far fewer than this.
+// Orders that wait. The core orders one job per push, merge and checkpoint in flight, far fewer
+// than this.
 inline constexpr std::size_t kMaxWaitingJobs = 1U << 16;
 
 class Worker {
