@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <thread>
@@ -54,6 +55,28 @@ std::vector<FlagError> read_line(int argc, char** argv, Launch& launch, bool& he
   launch.record.flags = std::move(line.values);
   launch.record.islands = std::move(fleet.fleet.slots);
   return errors;
+}
+
+// A fragment that is merged only once or twice learns little from the others: the interval between its merges is
+// lowered where the planned steps would merge it fewer than four times.
+void lower_sync_interval(Launch& launch) {
+  constexpr std::int64_t kMergesWanted = 4;
+  fleet::FlagValues& flags = launch.record.flags;
+  const std::int64_t interval = flags.integer("sync-interval-steps");
+  const auto steps =
+      planned_local_steps(flags, launch.record.islands.size(), launch.record.check_json);
+  if (!steps || interval == 0 || *steps / interval >= kMergesWanted) {
+    return;
+  }
+  const std::int64_t lowered = std::max<std::int64_t>(1, *steps / kMergesWanted);
+  if (lowered >= interval) {
+    return;
+  }
+  flags.set("sync-interval-steps", {std::to_string(lowered), "", "rule"});
+  launch.warnings.push_back(strf(
+      "--sync-interval-steps {} -> {}: an island makes about {} steps, and each fragment should be "
+      "merged at least {} times",
+      interval, lowered, *steps, kMergesWanted));
 }
 
 Status fill_record(Launch& launch) {
@@ -204,6 +227,7 @@ int run_launch(int argc, char** argv) {
   for (std::string& warning : check_warnings(launch.record.check_json)) {
     launch.warnings.push_back(std::move(warning));
   }
+  lower_sync_interval(launch);
   if (launch.record.flags.on("dry-run")) {
     // Names that only a real launch has stand in angle brackets.
     launch.record.run_id = "<run-id>";

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "launch.h"
 #include "yeto/base/format.h"
@@ -94,6 +97,33 @@ std::string check_lines(const std::string& check_json) {
   out += strf("  held out  {} rows, {} targets\n", count_text(check, "heldout_rows"),
               count_text(check, "heldout_targets"));
   return out;
+}
+
+std::optional<std::int64_t> planned_local_steps(const fleet::FlagValues& flags, std::size_t islands,
+                                                const std::string& check_json) {
+  const Json check = Json::parse(check_json, nullptr, false);
+  const auto count = [&](const char* key) {
+    const bool known = check.is_object() && check.contains(key) && check[key].is_number_integer();
+    return known ? check[key].get<double>() : 0.0;
+  };
+  const double rows = count("trainable_rows");
+  const double rows_of_step =
+      static_cast<double>(flags.integer("micro-batch-size") * flags.integer("grad-accum"));
+  std::optional<double> steps;
+  const auto limit = [&](double value) { steps = std::min(steps.value_or(value), value); };
+  if (flags.has("local-steps")) {
+    limit(flags.number("local-steps"));
+  }
+  if (islands > 0 && rows > 0 && rows_of_step > 0) {
+    if (flags.has("epochs")) {
+      limit(std::ceil(rows * flags.number("epochs") / static_cast<double>(islands) / rows_of_step));
+    }
+    const double tokens_of_step = count("tokens") / rows * rows_of_step;
+    if (flags.has("tokens") && tokens_of_step > 0) {
+      limit(flags.number("tokens") / static_cast<double>(islands) / tokens_of_step);
+    }
+  }
+  return steps ? std::optional<std::int64_t>(static_cast<std::int64_t>(*steps)) : std::nullopt;
 }
 
 std::vector<std::string> check_warnings(const std::string& check_json) {
