@@ -212,18 +212,23 @@ def report(summary: dict[str, Any], drop: Drop) -> list[str]:
     return lines
 
 
-def files(status: dict[str, Any], output: Path) -> list[str]:
+def run_folder(name: str) -> Path:
+    """Where the product keeps the newest run of that name (docs/formats/run_folder.md)."""
+    home = os.environ.get("YETO_HOME") or str(Path.home() / ".yeto")
+    runs = os.environ.get("YETO_RUNS_DIR") or str(Path(home) / "runs")
+    return (Path(runs) / name).resolve()
+
+
+def files(name: str, output: Path) -> list[str]:
     """Where everything lies; only what exists is named."""
-    run_folder = status.get("run_dir")
-    tape = Path(run_folder) / "events" / "syncer.jsonl" if run_folder else None
     places = [
         ("adapter", output),
         ("summary", output / "summary.json"),
         ("loss plot", output / "loss.png"),
         ("", output / "loss.html"),
-        ("tape", tape),
+        ("tape", run_folder(name) / "events" / "syncer.jsonl"),
     ]
-    return [f"{what:<15}{shown(path)}" for what, path in places if path and path.exists()]
+    return [f"{what:<15}{shown(path)}" for what, path in places if path.exists()]
 
 
 def run_demo() -> None:
@@ -250,7 +255,7 @@ def run_demo() -> None:
     except (OSError, ValueError) as error:
         raise DemoError(f"the run delivered no readable summary: {error}") from error
     drop = heldout_drop(summary)
-    print("\n".join(report(summary, drop) + files(status, output)))
+    print("\n".join(report(summary, drop) + files(name, output)))
     if drop.share < DROP_MIN:
         raise DemoError(
             f"the held-out loss fell by {drop.share:.1%}, expected at least {DROP_MIN:.0%}"

@@ -12,6 +12,7 @@ EXIT_CODES = {
     "E_DATA": 65,
     "E_MODEL": 65,
     "E_NOT_FOUND": 66,
+    "E_SETUP": 11,
     "E_NON_FINITE": 80,
     "E_PREEMPTED": 81,
     "E_DAMAGED": 82,

@@ -100,9 +100,10 @@ def test_python_module_is_the_same_program(clean: Path) -> None:
     assert done.stdout == run(clean / "yeto", "--version").stdout
 
 
-def test_learner_says_which_extra_is_missing(clean: Path) -> None:
-    done = run(clean / "yeto", "learner", "--model", "m", "--data", "d")
-    assert done.returncode != 0
+def test_learner_says_which_extra_is_missing(clean: Path, tmp_path: Path) -> None:
+    flags = ["--check", "--model", tmp_path, "--data", tmp_path / "rows.jsonl"]
+    done = run(clean / "yeto", "learner", *flags)
+    assert done.returncode == 11
     assert "yeto[train]" in done.stderr and "Traceback" not in done.stderr
 
 

@@ -6,8 +6,11 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from yeto.errors import YetoError
+from yeto.errors import EXIT_CODES, YetoError
 from yeto.learner.options import parse
+
+# What the wheel does not bring along (the extra `train` of pyproject.toml).
+_TRAIN_EXTRA = frozenset({"numpy", "peft", "safetensors", "tokenizers", "torch", "transformers"})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,6 +30,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         sys.stderr.write(error.text())
         return error.exit_code
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _TRAIN_EXTRA:
+            raise
+        sys.stderr.write(_missing_extra(str(error.name)).text())
+        return EXIT_CODES["E_SETUP"]
     except RuntimeError as error:
         # The native boundary's errors carry their code; anything else is a bug and keeps its trace.
         exit_code = getattr(error, "exit_code", None)
@@ -38,6 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(text if text.startswith("error[") else f"error[{code}]: {text}")
         sys.stderr.write("" if text.endswith("\n") else "\n")
         return int(exit_code)
+
+
+def _missing_extra(module: str) -> YetoError:
+    return YetoError("E_SETUP", f"this Python has no module {module}", sys.executable,
+                     "install what training needs: pip install 'yeto[train]'")
 
 
 def _quiet_libraries() -> None:
