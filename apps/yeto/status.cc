@@ -57,11 +57,13 @@ void fill_from_syncer(const RunLook& look, StatusView& out) {
       }
       line.tokens = seat.tokens;
       line.participation = seat.participation;
-      // A process that has ended neither lags nor beats.
-      if (line.pid) {
+      // Of a process that has ended or has not joined, the syncer only knows what was before.
+      const bool joined =
+          line.pid && line.state != fleet::island_state_name(fleet::IslandState::kSetup);
+      if (joined) {
         line.version_lag = seat.version_lag;
       }
-      if (line.pid && seat.heartbeat_age_s) {
+      if (joined && seat.heartbeat_age_s) {
         line.heartbeat_age_s = *seat.heartbeat_age_s + stale_s;
       }
     }

@@ -109,8 +109,8 @@ class Running {
 class ControllerTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/yeto-controller-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
+    std::string name = (fs::temp_directory_path() / "yeto-controller-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
     dir_ = name;
     record_.name = "demo";
     record_.run_id = make_ulid();

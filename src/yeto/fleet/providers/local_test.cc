@@ -23,8 +23,8 @@ namespace fs = std::filesystem;
 class LocalProviderTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/yeto-local-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
+    std::string name = (fs::temp_directory_path() / "yeto-local-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
     dir_ = name;
   }
   void TearDown() override {

@@ -65,7 +65,7 @@ FleetCore::Process& FleetCore::process(int who) {
 }
 
 void FleetCore::decide(int who, std::string what, std::string reason) {
-  actions_.push_back(action::Decide{who, std::move(what), std::move(reason)});
+  actions_.emplace_back(action::Decide{who, std::move(what), std::move(reason)});
 }
 
 void FleetCore::start(int who) {
@@ -83,7 +83,7 @@ void FleetCore::start(int who) {
     island.phase.clear();
     island.local_step = -1;
   }
-  actions_.push_back(action::Start{who, p.attempt});
+  actions_.emplace_back(action::Start{who, p.attempt});
 }
 
 void FleetCore::terminate(int who, Nanos now, std::string why) {
@@ -96,14 +96,14 @@ void FleetCore::terminate(int who, Nanos now, std::string why) {
   p.ending_why = std::move(why);
   p.kill_at = now + config_.kill_grace;
   decide(who, "terminate", p.ending_why);
-  actions_.push_back(action::Terminate{who, false});
+  actions_.emplace_back(action::Terminate{who, false});
 }
 
 void FleetCore::escalate(int who, Process& p, Nanos now) {
   if (p.up && p.ending && now >= p.kill_at) {
     p.kill_at = now + config_.kill_grace;
     decide(who, "kill", "it did not end after TERM");
-    actions_.push_back(action::Terminate{who, true});
+    actions_.emplace_back(action::Terminate{who, true});
   }
 }
 
@@ -456,7 +456,7 @@ void FleetCore::advance_finish(Nanos now) {
   }
   if (syncer_.up && !finish_accepted_ && !finish_in_flight_ && now >= finish_next_) {
     finish_in_flight_ = true;
-    actions_.push_back(action::SendFinish{*stop_});
+    actions_.emplace_back(action::SendFinish{*stop_});
   }
 }
 
@@ -558,7 +558,7 @@ void FleetCore::deliver(Nanos now) {
   if (!delivery_in_flight_ && now >= delivery_next_) {
     delivery_in_flight_ = true;
     delivery_tries_ += 1;
-    actions_.push_back(action::Deliver{std::move(seats)});
+    actions_.emplace_back(action::Deliver{std::move(seats)});
   }
 }
 
@@ -567,7 +567,7 @@ void FleetCore::end_run() {
   conclude();
   decide(kWholeRun, "end",
          strf("{}{}{}", run_state_name(final_state_), error_.empty() ? "" : ": ", error_));
-  actions_.push_back(action::End{});
+  actions_.emplace_back(action::End{});
 }
 
 void FleetCore::conclude() {

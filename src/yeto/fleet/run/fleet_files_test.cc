@@ -28,8 +28,8 @@ namespace fs = std::filesystem;
 class FleetFiles : public ::testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/yeto-fleet-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
+    std::string name = (fs::temp_directory_path() / "yeto-fleet-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
     dir_ = name;
   }
   void TearDown() override { fs::remove_all(dir_); }
