@@ -49,8 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _missing_extra(module: str) -> YetoError:
-    return YetoError("E_SETUP", f"this Python has no module {module}", sys.executable,
-                     "install what training needs: pip install 'yeto[train]'")
+    return YetoError(
+        "E_SETUP",
+        f"this Python has no module {module}",
+        sys.executable,
+        "install what training needs: pip install 'yeto[train]'",
+    )
 
 
 def _quiet_libraries() -> None:
