@@ -18,6 +18,8 @@ namespace {
 
 // Starting threads costs more than a merge of fewer values.
 constexpr std::uint64_t kParallelFrom = std::uint64_t{1} << 18;
+// Unused buffers kept for the next push or image: what two rounds of a few learners need.
+constexpr std::size_t kKeptBuffers = 16;
 
 bool all_finite(std::span<const float> values) {
   std::uint32_t bad = 0;
@@ -54,7 +56,7 @@ Result<std::unique_ptr<Jobs>> Jobs::make(JobsOptions options) {
   return std::unique_ptr<Jobs>(new Jobs(std::move(options)));
 }
 
-Jobs::Jobs(JobsOptions options) : options_(std::move(options)) {}
+Jobs::Jobs(JobsOptions options) : options_(std::move(options)), pool_(kKeptBuffers) {}
 Jobs::~Jobs() = default;
 
 // ---- buffers
@@ -63,7 +65,7 @@ Jobs::~Jobs() = default;
 Result<MutableByteView> Jobs::allocate(BufferId id, std::uint64_t bytes) {
   std::shared_ptr<Bytes> memory;
   try {
-    memory = std::make_shared<Bytes>(bytes);
+    memory = pool_.take(bytes);
   } catch (const std::exception&) {  // bad_alloc, length_error
     return fail(ErrorCode::kIo, strf("no memory for a buffer of {}", human_bytes(double(bytes))),
                 strf("buffer {}", id), "run the syncer on a machine with more memory");
@@ -160,7 +162,7 @@ Status Jobs::check_all_loaded(std::size_t ids) const {
 }
 
 Status Jobs::encode_public(State& state) const {
-  auto image = std::make_shared<Bytes>(codec::encoded_bytes(codec_, state.values.size()));
+  auto image = pool_.take(codec::encoded_bytes(codec_, state.values.size()));
   YETO_TRY(codec::encode(codec_, state.values, *image));
   state.image = std::move(image);
   return Unit{};
@@ -235,7 +237,7 @@ Result<MergeReport> Jobs::try_merge(const Merge& job) {
   }
   fit(spare_values_, state.values.size());
   fit(spare_momentum_, state.momentum.size());
-  auto image = std::make_shared<Bytes>(codec::encoded_bytes(codec_, state.values.size()));
+  auto image = pool_.take(codec::encoded_bytes(codec_, state.values.size()));
   YETO_ASSIGN(const merge::FragmentMerge merge,
               merge::FragmentMerge::make(std::move(inputs),
                                          {spare_values_, spare_momentum_, codec_, *image}));

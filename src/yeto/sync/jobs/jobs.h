@@ -26,6 +26,7 @@
 #include "yeto/store/object_store.h"
 #include "yeto/sync/core/events.h"
 #include "yeto/sync/jobs/checkpoint.h"
+#include "yeto/sync/jobs/memory_pool.h"
 #include "yeto/tensor/layout.h"
 
 namespace yeto::sync {
@@ -125,6 +126,7 @@ class Jobs {
   Status check_restored(const checkpoint::Manifest& manifest) const;
 
   const JobsOptions options_;
+  MemoryPool pool_;
   mutable Mutex mutex_;
   std::unordered_map<BufferId, Buffer> buffers_ YETO_GUARDED_BY(mutex_);
   std::uint64_t buffer_bytes_ YETO_GUARDED_BY(mutex_) = 0;

@@ -19,6 +19,7 @@
 #include "yeto/base/rng.h"
 #include "yeto/net/connection.h"
 #include "yeto/net/loop.h"
+#include "yeto/sync/jobs/memory_pool.h"
 #include "yeto/sync/link/framed_stream.h"
 #include "yeto/sync/link/link.h"
 #include "yeto/sync/server/door.h"
@@ -160,7 +161,7 @@ class ScriptedLearner final : public LinkHandler {
     }
   }
   void on_offer(const wire::Offer& offer) override {
-    auto target = std::make_shared<Bytes>(offer.bytes);
+    const std::shared_ptr<Bytes> target = memory_.take(offer.bytes);
     incoming_[offer.transfer] = {offer, target};
     link_->accept(offer.transfer, *target, target);
   }
@@ -403,6 +404,7 @@ class ScriptedLearner final : public LinkHandler {
 
   net::Loop& loop_;
   ScriptedOptions options_;
+  MemoryPool memory_{4};
   SessionKey key_{};
   std::uint64_t incarnation_;
   wire::SessionToken session_{};
