@@ -204,7 +204,7 @@ def test_dry_run_creates_nothing_and_forwards_every_flag(yeto: Yeto) -> None:
         "fragment-pattern": "binpack", "matrix-merge": "avg", "streams": "2", "max-alone": "60",
     }  # fmt: skip
     syncer = {
-        "total-steps": "12", "sync-interval-steps": "8", "pipeline": "1", "quorum": "all",
+        "total-steps": "12", "sync-interval-steps": "1", "pipeline": "1", "quorum": "all",
         "start-quorum": "1", "start-timeout": "5", "round-timeout": "70", "min-round-ms": "3",
         "grace-ms": "10", "grace-gamma": "0.5", "grace-tau": "1", "lease-ms": "3000",
         "max-lag": "1", "outer": "nesterov", "outer-lr": "0.6", "outer-momentum": "0.8",
@@ -257,6 +257,13 @@ def test_defaults_of_the_table_are_the_learners(yeto: Yeto) -> None:
     differing = {key for key in plain if plain[key] != got[key]} - wiring
     assert differing == {"epochs"}, "only the rule of the missing limit may differ"
     assert got["epochs"] == 1 and plan["flags"]["epochs"]["origin"] == "rule"
+
+
+def test_a_short_run_lowers_the_sync_interval_and_says_so(yeto: Yeto) -> None:
+    plan = json.loads(yeto(*LAUNCH, "--local-steps", "8", "--dry-run").stdout)
+    assert "--sync-interval-steps=2" in plan["syncer"]["argv"]
+    assert plan["flags"]["sync-interval-steps"]["origin"] == "rule"
+    assert any("--sync-interval-steps 24 -> 2" in warning for warning in plan["warnings"])
 
 
 def test_launch_writes_the_folder_and_returns(yeto: Yeto) -> None:

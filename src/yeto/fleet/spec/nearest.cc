@@ -30,19 +30,20 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::vector<std::string> nearest(std::string_view word, const std::vector<std::string>& names,
                                  std::size_t count) {
-  std::vector<std::pair<std::size_t, std::string>> ranked;
-  for (const std::string& name : names) {
+  // (distance, place in `names`): the place keeps the order of equal distances.
+  std::vector<std::pair<std::size_t, std::size_t>> ranked;
+  for (std::size_t at = 0; at < names.size(); ++at) {
+    const std::string& name = names[at];
     const bool starts = !word.empty() && (name.starts_with(word) || word.starts_with(name));
     const std::size_t distance = edit_distance(word, name);
     if (starts || distance <= std::max(word.size(), name.size()) / 2) {
-      ranked.emplace_back(starts ? std::min<std::size_t>(distance, 2) : distance, name);
+      ranked.emplace_back(starts ? std::min<std::size_t>(distance, 2) : distance, at);
     }
   }
-  std::stable_sort(ranked.begin(), ranked.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::sort(ranked.begin(), ranked.end());
   std::vector<std::string> out;
   for (std::size_t i = 0; i < std::min(count, ranked.size()); ++i) {
-    out.push_back(ranked[i].second);
+    out.push_back(names[ranked[i].second]);
   }
   return out;
 }
