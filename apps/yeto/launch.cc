@@ -57,8 +57,8 @@ std::vector<FlagError> read_line(int argc, char** argv, Launch& launch, bool& he
   return errors;
 }
 
-// A fragment that is merged only once or twice learns little from the others: the interval between its merges is
-// lowered where the planned steps would merge it fewer than four times.
+// A fragment that is merged only once or twice learns little from the others: the interval between
+// its merges is lowered where the planned steps would merge it fewer than four times.
 void lower_sync_interval(Launch& launch) {
   constexpr std::int64_t kMergesWanted = 4;
   fleet::FlagValues& flags = launch.record.flags;

@@ -42,8 +42,8 @@ std::string launched_json(const fleet::RunRecord& record, const fleet::RunPaths&
                           const std::vector<std::string>& warnings);
 // Lines about model and data for people, from the check.
 std::string check_lines(const std::string& check_json);
-// Optimizer steps an island will make by --local-steps, --epochs and --tokens and the rows of the check; nothing
-// if none of them limits the run or the check does not say.
+// Optimizer steps an island will make by --local-steps, --epochs and --tokens and the rows of the
+// check; nothing if none of them limits the run or the check does not say.
 std::optional<std::int64_t> planned_local_steps(const fleet::FlagValues& flags, std::size_t islands,
                                                 const std::string& check_json);
 // Notices of the check (rows left out, doubtful settings).
