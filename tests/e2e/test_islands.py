@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Goal: whole runs of real processes. Syncer, controller and learners of `yeto launch` on a tiny model,
-with processes killed and stopped while they work.
+"""Goal: whole runs of real processes. Syncer, controller and learners of `yeto launch` on a tiny
+model, with processes killed and stopped while they work.
 
-Method: the real executable ($YETO_BIN) and the real learner ($YETO_PYTHON); what happened is read from
-the run folder: status, tape, adapters.
+Method: the real executable ($YETO_BIN) and the real learner ($YETO_PYTHON); what happened is read
+from the run folder: status, tape, adapters.
 """
 
 import hashlib
