@@ -631,6 +631,7 @@ def test_the_manifest_has_all_keys_and_true_digests(
         lines += f"{digest} {len(data)} {name}\n"
     assert manifest["tree_sha256"] == hashlib.sha256(lines.encode()).hexdigest()
     assert str(tmp_path) not in (folder / "yeto_manifest.json").read_text()
+    assert len({(folder / name).stat().st_mode for name in on_disk}) == 1, "all as readable"
 
 
 def test_publishing_again_replaces_the_folder(
