@@ -103,7 +103,7 @@ def _write(folder: Path, adapted: Adapted, provenance: Provenance) -> None:
     # The vocabulary is never changed here, so no embedding belongs into the adapter.
     adapted.model.save_pretrained(folder, safe_serialization=True, save_embedding_layers=False)
     (folder / "README.md").unlink(missing_ok=True)  # an empty model card says nothing
-    # safetensors makes its file for the owner alone; an artifact is read by others as the rest of it is.
+    # safetensors makes its file for the owner alone; an artifact is read as the rest of it is.
     os.chmod(folder / WEIGHTS, (folder / "adapter_config.json").stat().st_mode & 0o777)
     provenance.tokenizer.save_pretrained(folder)
 
