@@ -18,14 +18,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "reference"
-# In the order in which a user meets them; `syncer` and `learner` are started by launch.
-VERBS = ["launch", "status", "logs", "stop-run", "down", "syncer", "learner"]
+# In the order in which a user meets them; `syncer` is started by launch. `learner` is left out: its
+# help is laid out by Python's argparse, whose form changes with the Python version.
+VERBS = ["launch", "status", "logs", "stop-run", "down", "syncer"]
 
 CLI_HEAD = """\
 # Command line
 
 Made from `yeto … --help` by `make docs`; a test keeps it true. Exit codes are in
-[errors.md](errors.md).
+[errors.md](errors.md). `yeto learner --help` prints the flags of one island's process; those of launch
+are passed on to it.
 """
 ERRORS_HEAD = """\
 # Errors and exit codes
