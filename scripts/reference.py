@@ -26,8 +26,8 @@ CLI_HEAD = """\
 # Command line
 
 Made from `yeto … --help` by `make docs`; a test keeps it true. Exit codes are in
-[errors.md](errors.md). `yeto learner --help` prints the flags of one island's process; those of launch
-are passed on to it.
+[errors.md](errors.md). `yeto learner --help` prints the flags of one island's process; launch passes
+them on to it.
 """
 ERRORS_HEAD = """\
 # Errors and exit codes

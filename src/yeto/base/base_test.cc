@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: the primitives every room stands on give known values. Method: published vectors and round trips.
+// Goal: the primitives every room stands on give known values. Method: published vectors and round
+// trips.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -38,8 +39,8 @@ TEST(Digest, Crc32cOfPiecesEqualsCrcOfWholeAtEveryLength) {
   for (const std::size_t size : {0ul, 1ul, 7ul, 8ul, 4096ul, 12287ul, 12288ul, 12289ul, 40'000ul}) {
     std::uint32_t piecewise = 0;
     for (std::size_t at = 0; at < size; at += 1000) {
-      piecewise = crc32c(ByteView(bytes).subspan(at, std::min<std::size_t>(1000, size - at)),
-                         piecewise);
+      piecewise =
+          crc32c(ByteView(bytes).subspan(at, std::min<std::size_t>(1000, size - at)), piecewise);
     }
     EXPECT_EQ(crc32c(ByteView(bytes).first(size)), piecewise) << size;
   }
@@ -69,7 +70,7 @@ TEST(Files, AtomicWriteReplacesAndKeepsMode) {
   ASSERT_TRUE(write_file_atomic(path, std::string_view("one")));
   ASSERT_TRUE(write_file_atomic(path, std::string_view("two"), 0600));
   EXPECT_EQ(*read_text_file(path), "two");
-  struct stat info {};
+  struct stat info{};
   ASSERT_EQ(::stat(path.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777u, 0600u);
   const auto missing = read_text_file(dir / "none");
@@ -105,8 +106,9 @@ TEST(Queue, CloseEndsWaitsAndLimitRefuses) {
 
 TEST(ErrorText, SaysWhatWhereAndHint) {
   const Error error{ErrorCode::kData, "row has no target", "rows.jsonl:3", "add an assistant turn"};
-  EXPECT_EQ(error.text(),
-            "error[E_DATA]: row has no target\n  where: rows.jsonl:3\n  hint: add an assistant turn\n");
+  EXPECT_EQ(
+      error.text(),
+      "error[E_DATA]: row has no target\n  where: rows.jsonl:3\n  hint: add an assistant turn\n");
   EXPECT_EQ(error_exit_code(error.code), 65);
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte sequences and little-endian readers and writers. All wire and file formats are little-endian.
+// Byte sequences and little-endian readers and writers. All wire and file formats are
+// little-endian.
 #pragma once
 
 #include <algorithm>
@@ -56,7 +57,8 @@ class ByteWriter {
   Bytes& out_;
 };
 
-// Reads little-endian values; every read says whether the bytes were there. Never reads past the end.
+// Reads little-endian values; every read says whether the bytes were there. Never reads past the
+// end.
 class ByteReader {
  public:
   explicit ByteReader(ByteView in) : in_(in) {}

@@ -15,8 +15,7 @@ Nanos monotonic_now() {
 }
 
 double wall_now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
-      .count();
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 std::string utc_text(double wall_seconds) {

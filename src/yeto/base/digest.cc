@@ -119,8 +119,8 @@ std::uint32_t crc32c_table(ByteView bytes, std::uint32_t crc) {
 }
 
 #if defined(__x86_64__)
-// Three streams hide the instruction's latency of three cycles; their CRCs are joined by moving each
-// over the zero bytes that follow it, with a table made once for the fixed stream length.
+// Three streams hide the instruction's latency of three cycles; their CRCs are joined by moving
+// each over the zero bytes that follow it, with a table made once for the fixed stream length.
 constexpr std::size_t kStream = 4096;
 
 std::uint32_t times_matrix(const std::array<std::uint32_t, 32>& matrix, std::uint32_t vector) {

@@ -101,8 +101,7 @@ Result<std::string> read_text_file(const std::filesystem::path& path, std::size_
     }
     out.append(piece, static_cast<std::size_t>(count));
     if (out.size() > max_bytes) {
-      return fail(ErrorCode::kData, strf("file is larger than {} bytes", max_bytes),
-                  path.string());
+      return fail(ErrorCode::kData, strf("file is larger than {} bytes", max_bytes), path.string());
     }
   }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that are either the old or the new, never half of both: temp, fsync, rename, directory fsync.
+// Files that are either the old or the new, never half of both: temp, fsync, rename, directory
+// fsync.
 #pragma once
 
 #include <filesystem>

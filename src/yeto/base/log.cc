@@ -33,8 +33,8 @@ std::atomic<LogLevel>& level_cell() {
 
 spdlog::logger& sink() {
   static auto logger = [] {
-    auto made = std::make_shared<spdlog::logger>(
-        "yeto", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    auto made =
+        std::make_shared<spdlog::logger>("yeto", std::make_shared<spdlog::sinks::stderr_sink_mt>());
     made->set_level(spdlog::level::trace);
     made->set_pattern("%v");
     made->flush_on(spdlog::level::trace);

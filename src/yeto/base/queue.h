@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// BoundedQueue: the one hand-over between threads. push() waits at the limit, try_push() refuses there;
-// close() ends all waits. Thread-safe.
+// BoundedQueue: the one hand-over between threads. push() waits at the limit, try_push() refuses
+// there; close() ends all waits. Thread-safe.
 #pragma once
 
 #include <cstddef>

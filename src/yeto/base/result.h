@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Result<T>: a value or an Error. Errors travel as values between rooms; exceptions never do.
-// YETO_CHECK is for bugs of this program only (on in release builds); a peer's input is never checked by it.
+// YETO_CHECK is for bugs of this program only (on in release builds); a peer's input is never
+// checked by it.
 #pragma once
 
 #include <string>
@@ -40,8 +41,7 @@ using Status = Result<Unit>;
 
 inline tl::unexpected<Error> fail(ErrorCode code, std::string what, std::string where = {},
                                   std::string hint = {}) {
-  return tl::unexpected<Error>(
-      Error{code, std::move(what), std::move(where), std::move(hint)});
+  return tl::unexpected<Error>(Error{code, std::move(what), std::move(where), std::move(hint)});
 }
 inline tl::unexpected<Error> fail(Error error) { return tl::unexpected<Error>(std::move(error)); }
 
@@ -53,29 +53,28 @@ Error io_error(std::string_view what, std::string_view where, int error_number);
 
 }  // namespace yeto
 
-#define YETO_CHECK(condition, message) \
-  (static_cast<bool>(condition)        \
-       ? void(0)                       \
-       : ::yeto::check_failed(#condition, __FILE__, __LINE__, message))
+#define YETO_CHECK(condition, message)    \
+  (static_cast<bool>(condition) ? void(0) \
+                                : ::yeto::check_failed(#condition, __FILE__, __LINE__, message))
 
 #define YETO_JOIN_INNER(a, b) a##b
 #define YETO_JOIN(a, b) YETO_JOIN_INNER(a, b)
 
 // Leaves the function with the error of a Result expression.
-#define YETO_TRY(expression)                                             \
-  do {                                                                   \
-    auto&& yeto_try_result = (expression);                               \
-    if (!yeto_try_result) {                                              \
-      return ::yeto::fail(std::move(yeto_try_result).error());           \
-    }                                                                    \
+#define YETO_TRY(expression)                                   \
+  do {                                                         \
+    auto&& yeto_try_result = (expression);                     \
+    if (!yeto_try_result) {                                    \
+      return ::yeto::fail(std::move(yeto_try_result).error()); \
+    }                                                          \
   } while (false)
 
 // YETO_ASSIGN(auto x, f()): x becomes the value, or the function leaves with the error.
 #define YETO_ASSIGN(target, expression) \
   YETO_ASSIGN_INNER(target, expression, YETO_JOIN(yeto_assign_, __LINE__))
-#define YETO_ASSIGN_INNER(target, expression, holder)    \
-  auto holder = (expression);                            \
-  if (!holder) {                                         \
-    return ::yeto::fail(std::move(holder).error());      \
-  }                                                      \
+#define YETO_ASSIGN_INNER(target, expression, holder) \
+  auto holder = (expression);                         \
+  if (!holder) {                                      \
+    return ::yeto::fail(std::move(holder).error());   \
+  }                                                   \
   target = std::move(*holder)

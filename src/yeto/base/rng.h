@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random numbers. SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators",
-// OOPSLA 2014) for everything that must replay from a seed; random_bytes for secrets and identities.
+// OOPSLA 2014) for everything that must replay from a seed; random_bytes for secrets and
+// identities.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Thread-safety annotations (checked by clang's -Wthread-safety), an annotated mutex, and a thread that
-// joins at its end (std::jthread is missing in Apple's older libc++).
+// Thread-safety annotations (checked by clang's -Wthread-safety), an annotated mutex, and a thread
+// that joins at its end (std::jthread is missing in Apple's older libc++).
 #pragma once
 
 #include <condition_variable>

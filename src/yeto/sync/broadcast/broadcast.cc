@@ -13,7 +13,8 @@ std::uint64_t transfer_bytes(CodecId codec, std::uint64_t values) {
 
 CodecId automatic_codec(std::uint64_t values) { return codec::default_codec(values); }
 
-std::optional<std::uint64_t> Broadcasts::publish(std::uint32_t fragment, const BroadcastImage& image) {
+std::optional<std::uint64_t> Broadcasts::publish(std::uint32_t fragment,
+                                                 const BroadcastImage& image) {
   std::optional<std::uint64_t> old;
   if (images_[fragment]) {
     old = images_[fragment]->buffer;
@@ -74,9 +75,8 @@ bool Broadcasts::holds(std::uint32_t seat, std::uint32_t fragment, std::uint64_t
 
 bool Broadcasts::complete(std::uint32_t seat) const {
   const auto at = readers_.find(seat);
-  return at != readers_.end() &&
-         std::all_of(at->second.held.begin(), at->second.held.end(),
-                     [](const auto& held) { return held.has_value(); });
+  return at != readers_.end() && std::all_of(at->second.held.begin(), at->second.held.end(),
+                                             [](const auto& held) { return held.has_value(); });
 }
 
 std::optional<std::uint64_t> Broadcasts::lag(std::uint32_t seat) const {

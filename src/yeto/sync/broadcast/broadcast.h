@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Broadcast: which image goes to whom next. An image is encoded once and shared; a newer version replaces one not
-// yet sent; one broadcast transfer at a time per learner, so that a slow reader delays only itself.
-// Not thread-safe; owned by sync/core.
+// Broadcast: which image goes to whom next. An image is encoded once and shared; a newer version
+// replaces one not yet sent; one broadcast transfer at a time per learner, so that a slow reader
+// delays only itself. Not thread-safe; owned by sync/core.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,8 @@ class Broadcasts {
  public:
   explicit Broadcasts(std::uint32_t fragments) : images_(fragments) {}
 
-  // The image of a fragment's newest version. Returns the buffer that nobody needs any more, if any.
+  // The image of a fragment's newest version. Returns the buffer that nobody needs any more, if
+  // any.
   std::optional<std::uint64_t> publish(std::uint32_t fragment, const BroadcastImage& image);
   const std::vector<std::optional<BroadcastImage>>& images() const { return images_; }
 
@@ -55,7 +56,8 @@ class Broadcasts {
   bool holds(std::uint32_t seat, std::uint32_t fragment, std::uint64_t version) const;
   // It has had every fragment since its join.
   bool complete(std::uint32_t seat) const;
-  // Largest difference between the newest version and what the seat holds; nothing while it lacks a fragment.
+  // Largest difference between the newest version and what the seat holds; nothing while it lacks a
+  // fragment.
   std::optional<std::uint64_t> lag(std::uint32_t seat) const;
 
  private:

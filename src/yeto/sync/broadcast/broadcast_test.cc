@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: newest wins, one transfer at a time, holdings are exact. Method: calls in the order the core makes them.
+// Goal: newest wins, one transfer at a time, holdings are exact. Method: calls in the order the
+// core makes them.
 #include <gtest/gtest.h>
 
 #include "yeto/sync/broadcast/broadcast.h"

@@ -34,9 +34,8 @@ Core::Core(CoreOptions options, std::optional<Restored> restored, Nanos now)
     : options_(std::move(options)),
       round_options_(round_options_of(options_)),
       now_(now),
-      roster_(RosterOptions{.run_id = options_.run_id,
-                            .lease = options_.lease,
-                            .lockstep = options_.lockstep}),
+      roster_(RosterOptions{
+          .run_id = options_.run_id, .lease = options_.lease, .lockstep = options_.lockstep}),
       began_at_(now),
       last_checkpoint_(now),
       next_heartbeat_(now + options_.heartbeat) {
@@ -126,10 +125,11 @@ void Core::handle(const HelloArrived& event) {
     case wire::Role::kObserver:
       break;
   }
-  emit(Refuse{event.conn, {.code = wire::RefuseCode::kRole,
-                           .retryable = 0,
-                           .text = "observers are not in this build; read the run's status.json",
-                           .tensors = {}}});
+  emit(Refuse{event.conn,
+              {.code = wire::RefuseCode::kRole,
+               .retryable = 0,
+               .text = "observers are not in this build; read the run's status.json",
+               .tensors = {}}});
 }
 
 void Core::handle(const ConnClosed& event) {

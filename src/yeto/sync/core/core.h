@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Core: the syncer as a state machine. Events in, actions out; no socket, file, clock, thread or value.
-// Not thread-safe; the server's one executor runs it. Times are monotonic nanoseconds given by the caller.
+// Core: the syncer as a state machine. Events in, actions out; no socket, file, clock, thread or
+// value. Not thread-safe; the server's one executor runs it. Times are monotonic nanoseconds given
+// by the caller.
 //
-// Life of a run: waiting (for learners) → initialising (one donor gives layout and values) → training (rounds)
-// → sweeping (one last pull per fragment) → final (f32 values to all, acknowledgements) → ended.
-// Files: core.cc the chain of one event; core_join.cc admission and initial values; core_round.cc rounds and
-// commits; core_end.cc the last sweep and the final values; core_status.cc what is shown.
+// Life of a run: waiting (for learners) → initialising (one donor gives layout and values) →
+// training (rounds) → sweeping (one last pull per fragment) → final (f32 values to all,
+// acknowledgements) → ended. Files: core.cc the chain of one event; core_join.cc admission and
+// initial values; core_round.cc rounds and commits; core_end.cc the last sweep and the final
+// values; core_status.cc what is shown.
 #pragma once
 
 #include <deque>
@@ -70,8 +72,8 @@ class Core {
   };
   struct FinalReader {
     bool announced = false;
-    std::uint32_t next = 0;          // fragment
-    std::uint64_t ticket = 0;        // of the transfer under way; 0: none
+    std::uint32_t next = 0;    // fragment
+    std::uint64_t ticket = 0;  // of the transfer under way; 0: none
   };
   enum class Commit : std::uint8_t { kIdle, kMerging, kSaving };
 
@@ -185,23 +187,23 @@ class Core {
   bool images_asked_ = false;
   bool initialised_ = false;
   bool started_ = false;
-  Nanos began_at_ = 0;                 // of this life
+  Nanos began_at_ = 0;  // of this life
   std::optional<Nanos> first_join_at_;
   Nanos started_at_ = 0;
-  std::set<Seat> awaited_;             // seats of the life before that should come back
+  std::set<Seat> awaited_;  // seats of the life before that should come back
   JobId images_job_ = 0;
   std::vector<BufferId> images_wanted_;
 
   std::vector<std::uint64_t> versions_;
   std::vector<Fork> forks_;
   std::vector<NormWatch> norms_;
-  std::deque<OpenRound> rounds_;       // in flight, in order; only the first may close
+  std::deque<OpenRound> rounds_;  // in flight, in order; only the first may close
   std::uint64_t next_round_ = 1;
   std::uint64_t global_step_ = 0;
   std::uint64_t rounds_this_term_ = 0;
   Nanos last_launch_ = 0;
   Nanos merge_began_ = 0;
-  Nanos commit_time_ = 0;              // close → broadcast, of the last commit
+  Nanos commit_time_ = 0;  // close → broadcast, of the last commit
   Commit commit_ = Commit::kIdle;
   JobId commit_job_ = 0;
   Image commit_image_;
@@ -214,9 +216,9 @@ class Core {
   bool saved_once_ = false;
   Nanos last_checkpoint_ = 0;
 
-  std::string finish_reason_;          // not empty: asked to end
+  std::string finish_reason_;  // not empty: asked to end
   bool finish_now_ = false;
-  std::uint64_t sweep_until_ = 0;      // last round of the sweep
+  std::uint64_t sweep_until_ = 0;  // last round of the sweep
   bool finals_ready_ = false;
   JobId finals_job_ = 0;
   bool final_checkpoint_done_ = false;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a run: one last sweep over all fragments, the final f32 values to everybody, acknowledgements.
+// The end of a run: one last sweep over all fragments, the final f32 values to everybody,
+// acknowledgements.
 #include <algorithm>
 
 #include "yeto/base/format.h"

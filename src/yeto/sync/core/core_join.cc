@@ -9,7 +9,8 @@
 namespace yeto::sync {
 namespace {
 
-// Trainable state (params, momentum, public: 4 bytes each) up to which every commit is made durable.
+// Trainable state (params, momentum, public: 4 bytes each) up to which every commit is made
+// durable.
 constexpr std::uint64_t kCommitDurableBytes = std::uint64_t{256} << 20;
 // How long the first round waits for members that are admitted but do not train yet.
 constexpr Nanos kFirstRoundPatience = 60 * kSecond;
@@ -18,10 +19,11 @@ constexpr Nanos kFirstRoundPatience = 60 * kSecond;
 
 void Core::admit_learner(const HelloArrived& event) {
   if (finals_ready_ && acknowledged_.contains(event.hello.seat) && event.proof_ok) {
-    emit(Refuse{event.conn, {.code = wire::RefuseCode::kEnded,
-                             .retryable = 0,
-                             .text = "the run has ended and this seat acknowledged its final values",
-                             .tensors = {}}});
+    emit(Refuse{event.conn,
+                {.code = wire::RefuseCode::kEnded,
+                 .retryable = 0,
+                 .text = "the run has ended and this seat acknowledged its final values",
+                 .tensors = {}}});
     return;
   }
   AdmissionResult result =
@@ -197,8 +199,11 @@ void Core::initialise() {
     anyone = anyone || member.present();
     if (member.conn && member.present()) {
       phase_ = RunPhase::kInitialising;
-      donation_ = Donation{.seat = seat, .attempt = static_cast<std::uint32_t>(next_ticket_++),
-                           .loaded = {}, .jobs = {}, .layout_job = 0};
+      donation_ = Donation{.seat = seat,
+                           .attempt = static_cast<std::uint32_t>(next_ticket_++),
+                           .loaded = {},
+                           .jobs = {},
+                           .layout_job = 0};
       if (layout_) {
         return ask_donor_for_values();
       }
@@ -244,15 +249,13 @@ void Core::handle(const LayoutLoaded& event) {
   }
   const Seat seat = donation_->seat;
   const Member& member = *roster_.find(seat);
-  const bool announced = event.layout && roster_.demands() &&
-                         event.layout->fingerprint() == roster_.demands()->layout;
+  const bool announced =
+      event.layout && roster_.demands() && event.layout->fingerprint() == roster_.demands()->layout;
   if (!announced) {
     const ConnId conn = *member.conn;
     donor_failed(event.layout ? "its layout is not the one it announced" : event.error);
-    emit(Refuse{conn, {.code = wire::RefuseCode::kLayout,
-                       .retryable = 0,
-                       .text = error_,
-                       .tensors = {}}});
+    emit(Refuse{
+        conn, {.code = wire::RefuseCode::kLayout, .retryable = 0, .text = error_, .tensors = {}}});
     roster_.leave(seat, "bad layout");
     return;
   }
@@ -274,9 +277,8 @@ void Core::set_layout(Layout layout) {
     codec_ = options_.codec.value_or(automatic_codec(values));
     codec_known_ = true;
   }
-  durability_ = options_.durability.value_or(12 * values <= kCommitDurableBytes
-                                                 ? Durability::kCommit
-                                                 : Durability::kInterval);
+  durability_ = options_.durability.value_or(
+      12 * values <= kCommitDurableBytes ? Durability::kCommit : Durability::kInterval);
 }
 
 void Core::handle(const InitLoaded& event) {
@@ -294,8 +296,8 @@ void Core::handle(const InitLoaded& event) {
     const Member& member = *roster_.find(seat);
     const ConnId conn = *member.conn;
     donor_failed(event.error);
-    emit(Refuse{conn, {.code = wire::RefuseCode::kLayout, .retryable = 0, .text = error_,
-                       .tensors = {}}});
+    emit(Refuse{
+        conn, {.code = wire::RefuseCode::kLayout, .retryable = 0, .text = error_, .tensors = {}}});
     roster_.leave(seat, "bad initial values");
     return;
   }
@@ -427,8 +429,8 @@ std::optional<std::vector<Seat>> Core::capture(std::uint32_t fragment) {
   }
   const std::uint32_t needed = std::min(quorum_of(round_options_, candidates), candidates);
   if (eligible.empty() || eligible.size() < needed) {
-    launch_obstacle_ = strf("{} of {} members have made the steps that a round needs",
-                            eligible.size(), needed);
+    launch_obstacle_ =
+        strf("{} of {} members have made the steps that a round needs", eligible.size(), needed);
     return std::nullopt;
   }
   return eligible;

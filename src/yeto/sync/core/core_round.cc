@@ -16,9 +16,8 @@ constexpr std::uint64_t kQuarantineRounds = 10;
 }  // namespace
 
 Core::OpenRound* Core::find_round(std::uint64_t round) {
-  const auto at = std::find_if(rounds_.begin(), rounds_.end(), [&](const OpenRound& it) {
-    return it.attempt.round == round;
-  });
+  const auto at = std::find_if(rounds_.begin(), rounds_.end(),
+                               [&](const OpenRound& it) { return it.attempt.round == round; });
   return at == rounds_.end() ? nullptr : &*at;
 }
 
@@ -45,7 +44,8 @@ std::uint64_t Core::at_step(std::uint64_t round) const {
   return (round * options_.sync_interval_steps + fragments - 1) / fragments;
 }
 
-// ---- launch ----------------------------------------------------------------------------------------------
+// ---- launch
+// ----------------------------------------------------------------------------------------------
 
 void Core::launch_rounds() {
   if (phase_ != RunPhase::kTraining && phase_ != RunPhase::kSweeping) {
@@ -59,7 +59,8 @@ bool Core::launch_one() {
   const auto fragments = static_cast<std::uint32_t>(versions_.size());
   const bool sweep = phase_ == RunPhase::kSweeping;
   const std::uint64_t last = sweep ? sweep_until_ : options_.total_steps;
-  if (rounds_.size() >= std::min(options_.pipeline, fragments) || (last != 0 && next_round_ > last)) {
+  if (rounds_.size() >= std::min(options_.pipeline, fragments) ||
+      (last != 0 && next_round_ > last)) {
     return false;
   }
   if (!sweep && !finish_reason_.empty()) {
@@ -106,7 +107,8 @@ void Core::pull(const OpenRound& round, const Member& member) {
   emit(Send{*member.conn, ask});
 }
 
-// ---- pushes ----------------------------------------------------------------------------------------------
+// ---- pushes
+// ----------------------------------------------------------------------------------------------
 
 void Core::judge_push(const OfferArrived& event, Member& member) {
   const wire::Offer& offer = event.offer;
@@ -159,8 +161,8 @@ void Core::refuse_push(const OfferArrived& event, Member& member, const std::str
   verdict(member, attempt, wire::Outcome::kDropped, reason);
 }
 
-// The same process owes the push still and is asked again, now or when it comes back; its tokens are then
-// counted as pushed again. Another process of the seat owes nothing.
+// The same process owes the push still and is asked again, now or when it comes back; its tokens
+// are then counted as pushed again. Another process of the seat owes nothing.
 void Core::push_broken_off(const Incoming& incoming) {
   ledger_.waiting -= incoming.offer.c_tokens;
   ledger_.dropped += incoming.offer.c_tokens;
@@ -219,7 +221,8 @@ void Core::handle(const PushInspected& event) {
   const Inspection inspection = at->second;
   inspections_.erase(at);
   OpenRound* round = find_round(inspection.round);
-  const auto push = round == nullptr ? std::map<Seat, Push>::iterator{} : round->pushes.find(inspection.seat);
+  const auto push =
+      round == nullptr ? std::map<Seat, Push>::iterator{} : round->pushes.find(inspection.seat);
   if (round == nullptr || push == round->pushes.end() || push->second.buffer != event.buffer) {
     return;  // its round closed meanwhile and dropped it
   }
@@ -275,7 +278,8 @@ void Core::verdict(const Member& member, const Attempt& attempt, wire::Outcome o
   emit(Send{*member.conn, out});
 }
 
-// ---- close -----------------------------------------------------------------------------------------------
+// ---- close
+// -----------------------------------------------------------------------------------------------
 
 // A dead, hung or evaluating member is not waited for; what it already sent stays.
 void Core::drop_members_that_are_gone() {
@@ -327,8 +331,8 @@ void Core::ask_again(OpenRound& round) {
   }
 }
 
-// Nothing came. In training the fragment is captured again as the next attempt of the same round; in the last
-// sweep, or on the way to it, there is nothing to merge for it.
+// Nothing came. In training the fragment is captured again as the next attempt of the same round;
+// in the last sweep, or on the way to it, there is nothing to merge for it.
 void Core::abandon(OpenRound& round, const std::string& reason) {
   close_late(round);
   for (const auto& [seat, push] : round.pushes) {
@@ -384,7 +388,8 @@ void Core::ask(OpenRound& round, const std::vector<Seat>& seats) {
   }
 }
 
-// Pushes still on the way when a round closes are late when they arrive; one being measured is late now.
+// Pushes still on the way when a round closes are late when they arrive; one being measured is late
+// now.
 void Core::close_late(OpenRound& round) {
   for (auto& [key, incoming] : incoming_) {
     if (incoming.offer.kind == wire::TransferKind::kPush &&
@@ -425,7 +430,8 @@ void Core::start_merge(OpenRound& round, const std::string& reason) {
   emit(std::move(job));
 }
 
-// ---- commit ----------------------------------------------------------------------------------------------
+// ---- commit
+// ----------------------------------------------------------------------------------------------
 
 void Core::handle(const Merged& event) {
   if (commit_ != Commit::kMerging || event.job != commit_job_) {
@@ -474,8 +480,8 @@ void Core::publish() {
   commit_ = Commit::kIdle;
   const std::uint32_t fragment = round.attempt.fragment;
   commit_time_ = now_ - merge_began_;
-  const auto old = broadcasts_->publish(
-      fragment, {versions_[fragment], commit_image_.buffer, commit_image_.bytes, commit_image_.digest});
+  const auto old = broadcasts_->publish(fragment, {versions_[fragment], commit_image_.buffer,
+                                                   commit_image_.bytes, commit_image_.digest});
   if (old) {
     emit(FreeBuffer{*old});
   }
@@ -503,7 +509,8 @@ void Core::publish() {
   tape(std::move(record));
 }
 
-// ---- checkpoints -----------------------------------------------------------------------------------------
+// ---- checkpoints
+// -----------------------------------------------------------------------------------------
 
 CoreState Core::state() const {
   CoreState out;

@@ -57,7 +57,8 @@ CoreStatus Core::status(Nanos now) const {
       row.version_lag = broadcasts_->lag(seat);
     }
     if (member.expected > 0) {
-      row.participation = static_cast<double>(member.responded) / static_cast<double>(member.expected);
+      row.participation =
+          static_cast<double>(member.responded) / static_cast<double>(member.expected);
     }
     if (member.incarnation != 0) {
       row.heartbeat_age_s = seconds(now - member.heard_at);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: the life of a run, and what each trouble costs. Method: the real core in a made-up world (core_world.h)
-// with injected time; jobs and transfers answer at once unless a test holds them.
+// Goal: the life of a run, and what each trouble costs. Method: the real core in a made-up world
+// (core_world.h) with injected time; jobs and transfers answer at once unless a test holds them.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -28,7 +28,8 @@ std::string state_of(const World& world, Seat seat) {
   return "unknown";
 }
 
-// Everybody makes the steps a round needs and answers each pull at once, until `rounds` commits are made.
+// Everybody makes the steps a round needs and answers each pull at once, until `rounds` commits are
+// made.
 void run_rounds(World& world, const std::vector<TestLearner*>& learners, std::size_t rounds) {
   const std::size_t goal = world.commits().size() + rounds;
   for (int turn = 0; turn < 1000 && world.commits().size() < goal; ++turn) {
@@ -45,13 +46,15 @@ void run_rounds(World& world, const std::vector<TestLearner*>& learners, std::si
   ASSERT_GE(world.commits().size(), goal);
 }
 
-// ---- start -----------------------------------------------------------------------------------------------
+// ---- start
+// -----------------------------------------------------------------------------------------------
 
 TEST(CoreTest, OneDonorGivesLayoutAndValuesAndVersionZeroIsSavedBeforeRoundOne) {
   World world(options_for(2));
   world.connect(0, 1);
   EXPECT_EQ(world.checkpoints.size(), 1u) << "version 0";
-  EXPECT_EQ(world.order, std::vector<std::string>{"checkpoint"}) << "nothing is sent before the start";
+  EXPECT_EQ(world.order, std::vector<std::string>{"checkpoint"})
+      << "nothing is sent before the start";
   EXPECT_EQ(world.core.status(world.now).phase, RunPhase::kWaiting);
   EXPECT_EQ(world.core.status(world.now).waiting_for, "1 of 2 learners joined");
   auto& second = world.connect(1, 2);
@@ -102,7 +105,8 @@ TEST(CoreTest, StartQuorumStartsAfterTheTimeout) {
 TEST(CoreTest, DifferentLayoutOrContractIsRefusedByName) {
   World world(options_for(2));
   world.connect(0, 1, [](wire::Hello& hello) { hello.contract = {{"base-model", {1}}}; });
-  auto& model = world.connect(1, 2, [](wire::Hello& hello) { hello.contract = {{"base-model", {2}}}; });
+  auto& model =
+      world.connect(1, 2, [](wire::Hello& hello) { hello.contract = {{"base-model", {2}}}; });
   ASSERT_TRUE(model.refused);
   EXPECT_NE(model.refused->text.find("'base-model' differs"), std::string::npos);
   auto& layout = world.connect(1, 3, [](wire::Hello& hello) {
@@ -111,10 +115,12 @@ TEST(CoreTest, DifferentLayoutOrContractIsRefusedByName) {
   });
   ASSERT_TRUE(layout.refused);
   EXPECT_EQ(layout.refused->code, wire::RefuseCode::kLayout);
-  EXPECT_EQ(layout.refused->tensors.size(), 4u) << "the learner can name the first tensor that differs";
+  EXPECT_EQ(layout.refused->tensors.size(), 4u)
+      << "the learner can name the first tensor that differs";
 }
 
-// ---- rounds ----------------------------------------------------------------------------------------------
+// ---- rounds
+// ----------------------------------------------------------------------------------------------
 
 TEST(CoreTest, RoundsCommitInOrderAndVersionsGrowByOne) {
   World world(options_for(2));
@@ -353,7 +359,8 @@ TEST(CoreTest, RoundTimeoutKeepsAcceptedPushesAndAsksTheMissingAgain) {
   EXPECT_EQ(world.commits()[0].responded.size(), 2u);
 }
 
-// ---- members that go -------------------------------------------------------------------------------------
+// ---- members that go
+// -------------------------------------------------------------------------------------
 
 TEST(CoreTest, DeadMemberCostsALeaseNotTheRoundTimeout) {
   World world(options_for(2));
@@ -508,7 +515,8 @@ TEST(CoreTest, SameSeatRejoinsAHundredTimes) {
   world.expect_ledger_balances();
 }
 
-// ---- durability and restart ------------------------------------------------------------------------------
+// ---- durability and restart
+// ------------------------------------------------------------------------------
 
 TEST(CoreTest, CommitDurabilityPutsTheCheckpointBeforeTheBroadcast) {
   World world(options_for(2));
@@ -568,7 +576,8 @@ TEST(CoreTest, RestartTakesANewTermAndKeepsAnchorsBelowTheForkPoint) {
   options.term = 2;
   World second(options, Restored{first.layout, saved});
   EXPECT_EQ(second.core.status(0).global_step, 6u);
-  // Seat 0 lived through the break and holds what is current; seat 1 holds one fragment above the fork.
+  // Seat 0 lived through the break and holds what is current; seat 1 holds one fragment above the
+  // fork.
   auto held = learners[0]->held;
   auto& a = second.connect(0, 100, [&](wire::Hello& hello) {
     hello.held = held;
@@ -609,7 +618,8 @@ TEST(CoreTest, RestartDoesNotWaitForeverForASeatThatStaysAway) {
   EXPECT_EQ(second.core.status(second.now).phase, RunPhase::kTraining);
 }
 
-// ---- the end ---------------------------------------------------------------------------------------------
+// ---- the end
+// ---------------------------------------------------------------------------------------------
 
 // All answer the sweep; nobody steps.
 void sweep(World& world, const std::vector<TestLearner*>& learners) {
@@ -661,7 +671,8 @@ TEST(CoreTest, LimitsOfAllMembersEndTheRunAndEmptyAnswersCommitNothing) {
   auto learners = world.start(2);
   run_rounds(world, learners, 2);
   for (TestLearner* learner : learners) {
-    world.give(MessageArrived{learner->conn, wire::Limit{learner->beat.local_step, learner->beat.tokens}});
+    world.give(
+        MessageArrived{learner->conn, wire::Limit{learner->beat.local_step, learner->beat.tokens}});
   }
   for (int turn = 0; turn < 50; ++turn) {
     for (TestLearner* learner : learners) {
@@ -708,12 +719,15 @@ TEST(CoreTest, FinishMakesTheSweepWithWhatIsThere) {
   World world(options_for(2));
   auto learners = world.start(2);
   run_rounds(world, learners, 2);
-  world.give(HelloArrived{900, [] {
+  world.give(HelloArrived{900,
+                          [] {
                             wire::Hello hello;
                             hello.run_id = "run";
                             hello.role = wire::Role::kController;
                             return hello;
-                          }(), true, {}});
+                          }(),
+                          true,
+                          {}});
   world.give(MessageArrived{900, wire::Finish{wire::FinishMode::kFinish, "enough"}});
   EXPECT_EQ(world.learners[900].goodbyes.size(), 1u);
   sweep(world, learners);
@@ -815,7 +829,8 @@ TEST(CoreTest, OtherFinalValuesThanSentAreNotAcknowledged) {
   EXPECT_TRUE(learners[0]->closed);
 }
 
-// ---- lockstep --------------------------------------------------------------------------------------------
+// ---- lockstep
+// --------------------------------------------------------------------------------------------
 
 TEST(CoreTest, LockstepAsksForExactSteps) {
   auto options = options_for(2);
@@ -839,10 +854,12 @@ TEST(CoreTest, LockstepAsksForExactSteps) {
   EXPECT_EQ(steps, (std::vector<std::uint64_t>{2, 3, 5, 6, 8, 9}));
 }
 
-// ---- random faults ---------------------------------------------------------------------------------------
+// ---- random faults
+// ---------------------------------------------------------------------------------------
 
-// Three seats under random closes, silences, returns, slow and broken pushes and failing checkpoints; then all
-// faults heal and the run must end well. Ledger, versions and buffers must be right all the time.
+// Three seats under random closes, silences, returns, slow and broken pushes and failing
+// checkpoints; then all faults heal and the run must end well. Ledger, versions and buffers must be
+// right all the time.
 class RandomFaults {
  public:
   explicit RandomFaults(std::uint64_t seed) : rng_(seed), world_(faulty_options(seed)) {
@@ -907,15 +924,15 @@ class RandomFaults {
     const TestLearner before = *current_[seat];
     const bool same = !before.refused && chance(0.5);
     std::erase_if(world_.held, [&](const Event& event) { return of(event, before.conn); });
-    TestLearner& again = world_.connect(seat, same ? before.incarnation : ++incarnation_,
-                                        [&](wire::Hello& hello) {
-                                          if (same) {
-                                            hello.session = before.welcome.session;
-                                            hello.held = before.held;
-                                            hello.local_step = before.beat.local_step;
-                                            hello.tokens = before.beat.tokens;
-                                          }
-                                        });
+    TestLearner& again =
+        world_.connect(seat, same ? before.incarnation : ++incarnation_, [&](wire::Hello& hello) {
+          if (same) {
+            hello.session = before.welcome.session;
+            hello.held = before.held;
+            hello.local_step = before.beat.local_step;
+            hello.tokens = before.beat.tokens;
+          }
+        });
     if (same) {
       again.beat = before.beat;
     }

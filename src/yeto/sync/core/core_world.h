@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// World: a core with made-up learners, jobs and time, for tests. Jobs and transfers answer at once unless held.
+// World: a core with made-up learners, jobs and time, for tests. Jobs and transfers answer at once
+// unless held.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,7 +32,7 @@ struct TestLearner {
   wire::Welcome welcome;
   std::optional<wire::Refused> refused;
   bool closed = false;
-  std::vector<wire::Pull> pulls;             // rounds only
+  std::vector<wire::Pull> pulls;  // rounds only
   std::vector<wire::Verdict> verdicts;
   std::vector<wire::Cancel> cancels;
   std::vector<wire::Held> held;
@@ -40,12 +41,14 @@ struct TestLearner {
   std::vector<std::string> goodbyes;
   std::vector<std::uint32_t> live;
   std::uint64_t next_transfer = 1;
-  wire::LearnerBeat beat{.local_step = 0, .tokens = 0, .phase = wire::Phase::kTrain, .step_time_s = 1.0};
+  wire::LearnerBeat beat{
+      .local_step = 0, .tokens = 0, .phase = wire::Phase::kTrain, .step_time_s = 1.0};
 };
 
 class World {
  public:
-  explicit World(CoreOptions options, std::optional<Restored> restored = std::nullopt, Nanos start = 0)
+  explicit World(CoreOptions options, std::optional<Restored> restored = std::nullopt,
+                 Nanos start = 0)
       : layout(restored ? restored->layout : test_layout(4)),
         now(start),
         core(std::move(options), std::move(restored), start) {
@@ -61,9 +64,9 @@ class World {
   std::vector<CoreState> checkpoints;
   std::vector<std::string> order;  // "checkpoint", "broadcast", "verdict", "merge"
   std::optional<Ended> ended;
-  std::set<BufferId> buffers;      // accepted or made, not freed
-  bool hold_transfers = false;     // incoming transfers do not arrive
-  bool hold_sends = false;         // broadcasts do not arrive
+  std::set<BufferId> buffers;   // accepted or made, not freed
+  bool hold_transfers = false;  // incoming transfers do not arrive
+  bool hold_sends = false;      // broadcasts do not arrive
   bool hold_checkpoints = false;
   bool fail_checkpoints = false;
   bool finite_merges = true;
@@ -95,7 +98,8 @@ class World {
     while (now < end) {
       now = std::min(end, now + step);
       for (auto& [conn, learner] : learners) {
-        if (!learner.closed && !silent.contains(learner.seat) && now - last_beat_[conn] >= kSecond) {
+        if (!learner.closed && !silent.contains(learner.seat) &&
+            now - last_beat_[conn] >= kSecond) {
           beat(learner);
         }
       }
@@ -155,7 +159,8 @@ class World {
     offer.round = ask.round;
     offer.attempt = ask.attempt;
     offer.base_version = ask.base_version;
-    offer.bytes = steps == 0 ? 0 : transfer_bytes(CodecId::kF32, layout.fragments[ask.fragment].values);
+    offer.bytes =
+        steps == 0 ? 0 : transfer_bytes(CodecId::kF32, layout.fragments[ask.fragment].values);
     offer.c_steps = steps;
     offer.c_tokens = tokens;
     offer.norm = 1.0;

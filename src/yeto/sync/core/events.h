@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the core is told (Event) and what it orders (Action). The core never touches a value: it names buffers
-// by id, and jobs answer with norms, finiteness and digests. All times are monotonic nanoseconds of the caller.
+// What the core is told (Event) and what it orders (Action). The core never touches a value: it
+// names buffers by id, and jobs answer with norms, finiteness and digests. All times are monotonic
+// nanoseconds of the caller.
 //
-// A connection (ConnId) is one control stream, numbered by the server. A buffer (BufferId) is numbered by the
-// core; the server gives it memory when a transfer is accepted or a job makes it, and frees it on FreeBuffer.
+// A connection (ConnId) is one control stream, numbered by the server. A buffer (BufferId) is
+// numbered by the core; the server gives it memory when a transfer is accepted or a job makes it,
+// and frees it on FreeBuffer.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +25,11 @@ using BufferId = std::uint64_t;
 using JobId = std::uint64_t;
 using Seat = std::uint32_t;
 
-// ---- events ----------------------------------------------------------------------------------------------
+// ---- events
+// ----------------------------------------------------------------------------------------------
 
-// The first event of any kind also starts the core (resume: MakeImages); the server begins with Tick.
+// The first event of any kind also starts the core (resume: MakeImages); the server begins with
+// Tick.
 //
 // First frame of a control stream. The server has checked the proof; `fresh_session` is random.
 struct HelloArrived {
@@ -82,7 +86,8 @@ struct PushInspected {
   bool finite = false;
   double norm = 0.0;
 };
-// The image of a fragment: the bytes every learner gets, and the XXH3-128 of the decoded public value.
+// The image of a fragment: the bytes every learner gets, and the XXH3-128 of the decoded public
+// value.
 struct Image {
   BufferId buffer = 0;
   std::uint64_t bytes = 0;
@@ -106,8 +111,8 @@ struct Checkpointed {
 };
 struct FinalsMade {
   JobId job = 0;
-  std::vector<Image> images;             // f32 values
-  std::vector<wire::Digest32> digests;   // SHA-256 of them
+  std::vector<Image> images;            // f32 values
+  std::vector<wire::Digest32> digests;  // SHA-256 of them
 };
 // From a signal or the command line; a controller's FINISH message comes as MessageArrived.
 struct FinishRequested {
@@ -116,11 +121,12 @@ struct FinishRequested {
 };
 struct Tick {};
 
-using Event = std::variant<HelloArrived, ConnClosed, MessageArrived, Heard, OfferArrived, TransferArrived,
-                           TransferSent, LayoutLoaded, InitLoaded, PushInspected, Merged, ImagesMade,
-                           Checkpointed, FinalsMade, FinishRequested, Tick>;
+using Event = std::variant<HelloArrived, ConnClosed, MessageArrived, Heard, OfferArrived,
+                           TransferArrived, TransferSent, LayoutLoaded, InitLoaded, PushInspected,
+                           Merged, ImagesMade, Checkpointed, FinalsMade, FinishRequested, Tick>;
 
-// ---- actions ---------------------------------------------------------------------------------------------
+// ---- actions
+// ---------------------------------------------------------------------------------------------
 
 // Send WELCOME and make the connection a session that may attach data streams with this token.
 struct Admit {
@@ -140,7 +146,8 @@ struct Close {
   ConnId conn = 0;
   std::string reason;
 };
-// Receive into a new buffer of `bytes` bytes. For kinds other than PUSH the link answers HAVE(accept).
+// Receive into a new buffer of `bytes` bytes. For kinds other than PUSH the link answers
+// HAVE(accept).
 struct AcceptTransfer {
   ConnId conn = 0;
   std::uint64_t transfer = 0;
@@ -152,7 +159,8 @@ struct RefuseTransfer {
   std::uint64_t transfer = 0;
   std::string reason;
 };
-// OFFER and, after HAVE, the chunks of a buffer. The link fills offer.transfer; TransferSent carries `ticket`.
+// OFFER and, after HAVE, the chunks of a buffer. The link fills offer.transfer; TransferSent
+// carries `ticket`.
 struct SendTransfer {
   ConnId conn = 0;
   std::uint64_t ticket = 0;
@@ -199,8 +207,8 @@ struct MakeImages {
 };
 struct SeatTokens {
   Seat seat = 0;
-  std::uint64_t tokens = 0;   // highest cumulative count over all its processes
-  bool active = false;        // it took part when the checkpoint was made
+  std::uint64_t tokens = 0;  // highest cumulative count over all its processes
+  bool active = false;       // it took part when the checkpoint was made
   bool operator==(const SeatTokens&) const = default;
 };
 struct Ledger {  // fragment-tokens
@@ -303,8 +311,8 @@ struct TapeFinal {
 struct TapeError {
   std::string text;
 };
-using TapeRecord = std::variant<TapeJoin, TapeLeave, TapeLost, TapeRound, TapeCheckpoint, TapeMetric,
-                                TapeFinish, TapeFinal, TapeError>;
+using TapeRecord = std::variant<TapeJoin, TapeLeave, TapeLost, TapeRound, TapeCheckpoint,
+                                TapeMetric, TapeFinish, TapeFinal, TapeError>;
 struct Tape {
   TapeRecord record;
 };
@@ -314,38 +322,39 @@ struct Ended {
   std::string reason;
 };
 
-using Action = std::variant<Admit, Refuse, Send, Close, AcceptTransfer, RefuseTransfer, SendTransfer,
-                            FreeBuffer, LoadLayout, LoadInit, InspectPush, Merge, MakeImages, Checkpoint,
-                            MakeFinals, Tape, Ended>;
+using Action = std::variant<Admit, Refuse, Send, Close, AcceptTransfer, RefuseTransfer,
+                            SendTransfer, FreeBuffer, LoadLayout, LoadInit, InspectPush, Merge,
+                            MakeImages, Checkpoint, MakeFinals, Tape, Ended>;
 
-// ---- configuration and status ----------------------------------------------------------------------------
+// ---- configuration and status
+// ----------------------------------------------------------------------------
 
 enum class Durability : std::uint8_t { kCommit, kInterval };
 
 struct CoreOptions {
   std::string run_id;
-  std::uint64_t term = 1;            // of this life of the syncer, already durable
-  std::uint32_t learners = 1;        // expected at start
-  std::uint32_t quorum = 0;          // 0: auto
+  std::uint64_t term = 1;      // of this life of the syncer, already durable
+  std::uint32_t learners = 1;  // expected at start
+  std::uint32_t quorum = 0;    // 0: auto
   bool quorum_all = false;
-  std::uint32_t start_quorum = 0;    // 0: the quorum
+  std::uint32_t start_quorum = 0;  // 0: the quorum
   Nanos start_timeout = 600 * kSecond;
   std::uint32_t pipeline = 2;
   std::uint32_t sync_interval_steps = 24;
   Nanos min_round = 0;
   Nanos round_timeout = 900 * kSecond;
-  std::optional<Nanos> grace_cap;    // none: auto
+  std::optional<Nanos> grace_cap;  // none: auto
   double grace_gamma = 0.8;
   double grace_tau = 2.0;
   Nanos lease = 5 * kSecond;
   Nanos heartbeat = 1 * kSecond;
   std::uint32_t max_lag = 2;
-  std::uint64_t total_steps = 0;     // 0: no such limit
+  std::uint64_t total_steps = 0;  // 0: no such limit
   Nanos final_timeout = 300 * kSecond;
   double merge_alpha = 0.0;
   bool delta_blended = false;
   bool lockstep = false;
-  std::optional<CodecId> codec;      // none: f32 under 64 M values, else bf16
+  std::optional<CodecId> codec;          // none: f32 under 64 M values, else bf16
   std::optional<Durability> durability;  // none: commit while the state is at most 256 MiB
   Nanos checkpoint_every = 30 * kSecond;
   std::uint32_t chunk_bytes = wire::kDefaultChunkBytes;
@@ -357,7 +366,14 @@ struct Restored {
   CoreState state;  // as it was written; the core starts the term of CoreOptions
 };
 
-enum class RunPhase : std::uint8_t { kWaiting, kInitialising, kTraining, kSweeping, kFinal, kEnded };
+enum class RunPhase : std::uint8_t {
+  kWaiting,
+  kInitialising,
+  kTraining,
+  kSweeping,
+  kFinal,
+  kEnded
+};
 
 struct SeatStatus {
   Seat seat = 0;
@@ -367,8 +383,8 @@ struct SeatStatus {
   std::uint64_t local_step = 0;
   std::uint64_t tokens = 0;
   std::optional<double> step_time_s;
-  std::optional<std::uint64_t> version_lag;   // largest over fragments
-  std::optional<double> participation;        // responded / expected
+  std::optional<std::uint64_t> version_lag;  // largest over fragments
+  std::optional<double> participation;       // responded / expected
   std::optional<double> heartbeat_age_s;
   std::uint64_t pushes = 0;
   std::uint64_t merged = 0;
@@ -387,7 +403,7 @@ struct CoreStatus {
   std::vector<SeatStatus> seats;
   std::vector<std::uint64_t> versions;
   Ledger ledger;
-  std::string error;  // newest trouble that did not end the run; empty: none
+  std::string error;        // newest trouble that did not end the run; empty: none
   std::string waiting_for;  // why no round is open, in words
 };
 

@@ -32,8 +32,8 @@ std::optional<Nanos> pace_of(std::vector<Nanos> step_times, std::uint32_t quorum
   return step_times[std::max<std::uint32_t>(quorum, 1) - 1];
 }
 
-std::optional<Nanos> grace_of(const RoundOptions& options, std::optional<Nanos> pace, Nanos to_quorum,
-                              Nanos sync) {
+std::optional<Nanos> grace_of(const RoundOptions& options, std::optional<Nanos> pace,
+                              Nanos to_quorum, Nanos sync) {
   if (!pace) {
     return std::nullopt;
   }
@@ -42,10 +42,11 @@ std::optional<Nanos> grace_of(const RoundOptions& options, std::optional<Nanos> 
   return options.grace_cap ? std::min(grace, *options.grace_cap) : grace;
 }
 
-Nanos launch_interval(const RoundOptions& options, std::optional<Nanos> pace, std::uint32_t fragments) {
-  const Nanos paced = pace ? static_cast<Nanos>(options.sync_interval_steps) * *pace /
-                                 static_cast<Nanos>(fragments)
-                           : 0;
+Nanos launch_interval(const RoundOptions& options, std::optional<Nanos> pace,
+                      std::uint32_t fragments) {
+  const Nanos paced =
+      pace ? static_cast<Nanos>(options.sync_interval_steps) * *pace / static_cast<Nanos>(fragments)
+           : 0;
   return std::max(options.min_round, paced);
 }
 
@@ -65,8 +66,8 @@ Decision after_timeout(Attempt& attempt, Nanos now) {
 }
 
 // Quorum reached, members outstanding: the grace window decides.
-Decision in_grace(const RoundOptions& options, Attempt& attempt, std::optional<Nanos> pace, Nanos sync,
-                  Nanos now) {
+Decision in_grace(const RoundOptions& options, Attempt& attempt, std::optional<Nanos> pace,
+                  Nanos sync, Nanos now) {
   if (attempt.grace_end == 0) {
     const auto grace = grace_of(options, pace, attempt.quorum_at - attempt.launched, sync);
     if (!grace) {
@@ -85,8 +86,8 @@ Decision in_grace(const RoundOptions& options, Attempt& attempt, std::optional<N
 
 }  // namespace
 
-Decision decide(const RoundOptions& options, Attempt& attempt, std::optional<Nanos> pace, Nanos sync,
-                Nanos now) {
+Decision decide(const RoundOptions& options, Attempt& attempt, std::optional<Nanos> pace,
+                Nanos sync, Nanos now) {
   const std::uint32_t accepted = attempt.count(Duty::kAccepted);
   const std::uint32_t open = attempt.open();
   if (open == 0) {
@@ -125,7 +126,8 @@ std::string objection_to(const Attempt& attempt, const PushClaim& claim) {
     return strf("round {} did not capture seat {}", claim.round, claim.seat);
   }
   if (claim.fragment != attempt.fragment) {
-    return strf("round {} merges fragment {}, not {}", claim.round, attempt.fragment, claim.fragment);
+    return strf("round {} merges fragment {}, not {}", claim.round, attempt.fragment,
+                claim.fragment);
   }
   if (claim.base_version != attempt.base_version) {
     return strf("base version {} where {} was asked", claim.base_version, attempt.base_version);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Round: when a round is launched, when it closes, and whose push counts. Pure decisions, each with its reason
-// in words; nothing here knows a tensor, a socket or a clock (time is an argument, in nanoseconds).
+// Round: when a round is launched, when it closes, and whose push counts. Pure decisions, each with
+// its reason in words; nothing here knows a tensor, a socket or a clock (time is an argument, in
+// nanoseconds).
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@
 namespace yeto::sync {
 
 struct RoundOptions {
-  std::uint32_t learners = 1;     // expected at start
-  std::uint32_t quorum = 0;       // 0: auto (all up to two learners, else three quarters, rounded up)
+  std::uint32_t learners = 1;  // expected at start
+  std::uint32_t quorum = 0;    // 0: auto (all up to two learners, else three quarters, rounded up)
   bool quorum_all = false;
   std::uint32_t sync_interval_steps = 24;  // H
   Nanos min_round = 0;
@@ -43,9 +44,9 @@ struct Attempt {
   std::uint32_t attempt = 0;
   bool sweep = false;
   Nanos launched = 0;
-  Nanos asked = 0;       // launch, or the last time missing members were asked again
-  Nanos quorum_at = 0;   // 0: not reached
-  Nanos grace_end = 0;   // 0: no window open
+  Nanos asked = 0;      // launch, or the last time missing members were asked again
+  Nanos quorum_at = 0;  // 0: not reached
+  Nanos grace_end = 0;  // 0: no window open
   std::map<std::uint32_t, Duty> duties;  // by seat
 
   std::uint32_t count(Duty duty) const;
@@ -58,12 +59,14 @@ std::uint32_t quorum_of(const RoundOptions& options, std::uint32_t captured);
 // ξ: step time of the K-th fastest of the known step times; nothing if fewer than K are known.
 std::optional<Nanos> pace_of(std::vector<Nanos> step_times, std::uint32_t quorum);
 
-// max(0, γ·(τ·ξ − ξ_quorum − ξ_sync)), capped. Nothing while ξ is unknown: all live members are waited for.
-std::optional<Nanos> grace_of(const RoundOptions& options, std::optional<Nanos> pace, Nanos to_quorum,
-                              Nanos sync);
+// max(0, γ·(τ·ξ − ξ_quorum − ξ_sync)), capped. Nothing while ξ is unknown: all live members are
+// waited for.
+std::optional<Nanos> grace_of(const RoundOptions& options, std::optional<Nanos> pace,
+                              Nanos to_quorum, Nanos sync);
 
 // Time between two launches: max(min_round, H·ξ/F).
-Nanos launch_interval(const RoundOptions& options, std::optional<Nanos> pace, std::uint32_t fragments);
+Nanos launch_interval(const RoundOptions& options, std::optional<Nanos> pace,
+                      std::uint32_t fragments);
 
 // Steps a member must have made since its join to be captured: max(1, H/F).
 std::uint64_t steps_to_capture(const RoundOptions& options, std::uint32_t fragments);
@@ -81,8 +84,8 @@ struct Decision {
 };
 
 // Looks at the attempt and opens the quorum time and the grace window in it.
-Decision decide(const RoundOptions& options, Attempt& attempt, std::optional<Nanos> pace, Nanos sync,
-                Nanos now);
+Decision decide(const RoundOptions& options, Attempt& attempt, std::optional<Nanos> pace,
+                Nanos sync, Nanos now);
 
 // What is known of an offered push.
 struct PushClaim {

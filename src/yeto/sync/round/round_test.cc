@@ -84,7 +84,8 @@ TEST(RoundTest, QuorumShrinksToWhatCanStillCome) {
 TEST(RoundTest, GraceOpensOnceAtQuorumAndEndsTheRound) {
   RoundOptions options;
   options.learners = 4;
-  auto attempt = attempt_of({Duty::kAccepted, Duty::kAccepted, Duty::kAccepted, Duty::kOutstanding});
+  auto attempt =
+      attempt_of({Duty::kAccepted, Duty::kAccepted, Duty::kAccepted, Duty::kOutstanding});
   attempt.launched = 0;
   const Nanos quorum = kSecond / 2;
   auto first = decide(options, attempt, kSecond, kSecond / 2, quorum);
@@ -100,7 +101,8 @@ TEST(RoundTest, UnknownPaceWaitsForAllLiveUpToTheTimeout) {
   RoundOptions options;
   options.learners = 4;
   options.round_timeout = 10 * kSecond;
-  auto attempt = attempt_of({Duty::kAccepted, Duty::kAccepted, Duty::kAccepted, Duty::kOutstanding});
+  auto attempt =
+      attempt_of({Duty::kAccepted, Duty::kAccepted, Duty::kAccepted, Duty::kOutstanding});
   EXPECT_EQ(decide(options, attempt, std::nullopt, 0, 9 * kSecond).kind, Decision::Kind::kWait);
   EXPECT_EQ(decide(options, attempt, std::nullopt, 0, 10 * kSecond).kind, Decision::Kind::kClose);
 }
@@ -128,7 +130,12 @@ TEST(RoundTest, PushesAreJudgedByTheirOffer) {
   auto attempt = attempt_of({Duty::kOutstanding, Duty::kAccepted});
   attempt.fragment = 3;
   attempt.base_version = 7;
-  PushClaim good{.seat = 0, .round = 1, .attempt = 0, .fragment = 3, .base_version = 7, .bytes = 40,
+  PushClaim good{.seat = 0,
+                 .round = 1,
+                 .attempt = 0,
+                 .fragment = 3,
+                 .base_version = 7,
+                 .bytes = 40,
                  .bytes_expected = 40};
   EXPECT_EQ(objection_to(attempt, good), "");
   auto claim = good;

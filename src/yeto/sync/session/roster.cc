@@ -107,8 +107,7 @@ std::optional<wire::Refused> Roster::objection(const wire::Hello& hello, bool pr
   if (demands_) {
     const std::string difference = contract_difference(demands_->contract, hello.contract);
     if (!difference.empty()) {
-      return refused(RefuseCode::kContract, false,
-                     "islands of one run must agree: " + difference);
+      return refused(RefuseCode::kContract, false, "islands of one run must agree: " + difference);
     }
   }
   const Member* member = hello.seat == wire::kNoSeat ? nullptr : find(hello.seat);
@@ -129,8 +128,7 @@ std::optional<wire::Refused> Roster::layout_objection(const wire::Hello& hello) 
   auto no = refused(wire::RefuseCode::kLayout, false,
                     strf("the trainable tensors or fragments differ from the run's ({} values in "
                          "the run, {} at the learner; fingerprints {} and {})",
-                         demands_->values, hello.values,
-                         hex(ByteView(demands_->layout).first(8)),
+                         demands_->values, hello.values, hex(ByteView(demands_->layout).first(8)),
                          hex(ByteView(hello.layout).first(8))));
   no.tensors = demands_->tensors;
   return no;

@@ -2,8 +2,9 @@
 // Roster: who belongs to the run, and what each member is allowed now.
 // Not thread-safe; owned by sync/core. Times are monotonic nanoseconds given by the caller.
 //
-// A member is live while its lease holds and it makes progress: its local step advanced within the stall limit,
-// or it says that it loads, evaluates or saves. A closed socket suspends at once; the lease's end loses.
+// A member is live while its lease holds and it makes progress: its local step advanced within the
+// stall limit, or it says that it loads, evaluates or saves. A closed socket suspends at once; the
+// lease's end loses.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +51,7 @@ struct Member {
 
   std::uint32_t bad_in_a_row = 0;
   std::uint64_t quarantined_until_round = 0;
-  std::uint64_t expected = 0;       // rounds that captured it
+  std::uint64_t expected = 0;  // rounds that captured it
   std::uint64_t responded = 0;
   std::uint64_t pushes = 0;
   std::uint64_t merged = 0;

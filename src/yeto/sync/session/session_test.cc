@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: admission, leases and liveness follow the roster's rules. Method: one Roster, injected time.
+// Goal: admission, leases and liveness follow the roster's rules. Method: one Roster, injected
+// time.
 #include <gtest/gtest.h>
 
 #include "yeto/sync/session/roster.h"
@@ -99,7 +100,8 @@ TEST_F(SessionTest, LeaseEndsOnSilenceAndIsRenewedByAnyFrame) {
 
 TEST_F(SessionTest, HungTrainingIsStaleAfterTheStallLimitButLoadingIsNot) {
   admitted(hello(0, 1), 1, 1);
-  roster.beat(1, {.local_step = 1, .tokens = 10, .phase = wire::Phase::kTrain, .step_time_s = 2.0}, 0);
+  roster.beat(1, {.local_step = 1, .tokens = 10, .phase = wire::Phase::kTrain, .step_time_s = 2.0},
+              0);
   const Member& member = *roster.find(0);
   EXPECT_FALSE(roster.stale(member, 59 * kSecond, true));
   EXPECT_TRUE(roster.stale(member, 60 * kSecond, true));
