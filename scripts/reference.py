@@ -26,8 +26,8 @@ CLI_HEAD = """\
 # Command line
 
 Made from `yeto … --help` by `make docs`; a test keeps it true. Exit codes are in
-[errors.md](errors.md). `yeto learner --help` prints the flags of one island's process; launch passes
-them on to it.
+[errors.md](errors.md). `yeto learner --help` prints the flags of one island's process, which launch
+passes on.
 """
 ERRORS_HEAD = """\
 # Errors and exit codes
