@@ -698,7 +698,7 @@ def test_heldout_loss_is_the_mean_over_targets(
     assert adapted.model.training
 
 
-def test_a_sample_is_greedy_and_bounded(
+def test_a_sample_is_repeatable_and_bounded(
     llama_folder: Path, rows_file: Path, tmp_path: Path
 ) -> None:
     _, _, adapted, built = trained_adapter(llama_folder, rows_file, tmp_path)

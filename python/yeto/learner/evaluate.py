@@ -13,6 +13,7 @@ from yeto.text.encode import Encoded, begin_token
 from yeto.text.template import ChatTemplate
 
 NEW_TOKENS_MAX = 64
+REPETITION_PENALTY = 1.1
 
 
 def heldout_loss(
@@ -42,7 +43,10 @@ def heldout_loss(
 
 
 def sample_answer(adapted: Adapted, tokenizer: Any, template: ChatTemplate, prompt: str) -> str:
-    """The greedy answer to `prompt`, at most NEW_TOKENS_MAX tokens."""
+    """The answer to `prompt` without randomness, at most NEW_TOKENS_MAX tokens.
+
+    Small models fall into loops under plain greedy decoding: what was said is made less likely.
+    """
     from transformers import GenerationConfig
 
     text = template.render([{"role": "user", "content": prompt}], None, True)
@@ -52,7 +56,11 @@ def sample_answer(adapted: Adapted, tokenizer: Any, template: ChatTemplate, prom
         ids = [bos, *ids]
     stops = sorted(template.stop_ids)
     config = GenerationConfig(
-        max_new_tokens=NEW_TOKENS_MAX, do_sample=False, eos_token_id=stops, pad_token_id=stops[0]
+        max_new_tokens=NEW_TOKENS_MAX,
+        do_sample=False,
+        repetition_penalty=REPETITION_PENALTY,
+        eos_token_id=stops,
+        pad_token_id=stops[0],
     )
     inputs = torch.tensor([ids], device=adapted.device)
     adapted.model.eval()
