@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -86,7 +88,7 @@ def launch(model: Path, out_root: Path) -> tuple[str, Path]:
             continue
         if done.returncode != 0:
             raise DemoError(f"yeto launch ended with {done.returncode}\n{done.stdout}{done.stderr}")
-        print(f"$ {' '.join(shown(word) for word in command)}\n{done.stdout.rstrip()}\n")
+        print(f"$ {shlex.join(shown(word) for word in command)}\n{done.stdout.rstrip()}\n")
         return name, output
     raise DemoError(f"all names from {NAMES[0]} to {NAMES[-1]} are taken; end one with yeto down")
 
@@ -137,8 +139,8 @@ class Progress:
         now = time.monotonic() - self.begin
         line = progress_line(status, now)
         if self.terminal:
-            columns = os.get_terminal_size().columns
-            print(f"\r{line[: columns - 1]:<{columns - 1}}", end="", flush=True)
+            room = shutil.get_terminal_size().columns - 1
+            print(f"\r{line[:room]:<{room}}", end="", flush=True)
         elif now - self.last_line >= LINE_SECONDS:
             self.last_line = now
             print(line, flush=True)

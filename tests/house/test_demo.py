@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -84,7 +85,7 @@ class Demo:
             "status": [RUNNING, DONE],
         }
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
         (self.folder / "play.json").write_text(json.dumps(self.play))
         code = (
             "import sys, pathlib; sys.path.insert(0, sys.argv[1]); import demo\n"
@@ -95,7 +96,7 @@ class Demo:
         return subprocess.Popen(
             command,
             env=dict(os.environ, YETO_BIN=str(self.program), STAND_IN=str(self.folder)),
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -128,6 +129,24 @@ def test_shows_losses_samples_and_bytes_per_island(demo: Demo) -> None:
         "round 9/36  loss unknown  170 tokens/s  islands 0:running",
     ):
         assert part in text
+
+
+def test_terminal_gets_one_redrawn_line(demo: Demo) -> None:
+    demo.play["status"] = [RUNNING] * 3 + [DONE]
+    ours, theirs = pty.openpty()
+    process = demo.start(stdout=theirs)
+    os.close(theirs)
+    text = ""
+    with open(ours, "rb", buffering=0) as terminal:
+        try:
+            while part := terminal.read(65536):
+                text += part.decode(errors="replace")
+        except OSError:  # how Linux says that the other end is closed
+            pass
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 0, errors
+    progress = [line for line in text.split("\r\n") if "round 36/36" in line]
+    assert len(progress) == 1 and progress[0].count("\r") >= 4
 
 
 def test_launches_the_run_it_names(demo: Demo) -> None:
