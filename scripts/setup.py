@@ -237,6 +237,10 @@ def build_environment() -> dict[str, str]:
     if shutil.which("ccache"):
         env.setdefault("CMAKE_CXX_COMPILER_LAUNCHER", "ccache")
         env.setdefault("CMAKE_C_COMPILER_LAUNCHER", "ccache")
+    # One name of the compiler for every build: the compiler cache tells c++ and g++ apart.
+    if shutil.which("cc") and shutil.which("c++"):
+        env.setdefault("CC", "cc")
+        env.setdefault("CXX", "c++")
     # Two jobs fit the smallest machine we support; ninja would take cores + 2.
     env.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", str(max(2, os.cpu_count() or 2)))
     return env
