@@ -69,3 +69,12 @@ def test_only_the_marked_part_of_the_readme_is_written() -> None:
 
 def test_readme_has_the_marks() -> None:
     assert bench.replace_table(bench.README.read_text(), "x")
+
+
+@pytest.mark.parametrize(("gate", "code"), [(False, 0), (True, 1)])
+def test_missed_goal_fails_only_where_asked(
+    tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch, gate: bool, code: int
+) -> None:
+    missed = program(tmp_path, json.dumps(FIGURE | {"pass": False}))
+    monkeypatch.setattr(bench, "build", lambda names: {"x": missed})
+    assert bench.run_all([], update=False, gate=gate) == code
