@@ -237,6 +237,8 @@ def build_environment() -> dict[str, str]:
     if shutil.which("ccache"):
         env.setdefault("CMAKE_CXX_COMPILER_LAUNCHER", "ccache")
         env.setdefault("CMAKE_C_COMPILER_LAUNCHER", "ccache")
+        # A clone in another folder then finds the same objects in the compiler cache.
+        env.update(CCACHE_BASEDIR=str(ROOT), CCACHE_NOHASHDIR="1")
     # One name of the compiler for every build: the compiler cache tells c++ and g++ apart.
     if shutil.which("cc") and shutil.which("c++"):
         env.setdefault("CC", "cc")

@@ -72,8 +72,6 @@ class StageError(Exception):
 
 def environment() -> dict[str, str]:
     env = setup.build_environment()
-    # A clone in another folder then finds the same objects in the compiler cache.
-    env.update(CCACHE_BASEDIR=str(ROOT), CCACHE_NOHASHDIR="1")
     env.setdefault("UBSAN_OPTIONS", "print_stacktrace=1:halt_on_error=1")
     env.setdefault("TSAN_OPTIONS", "halt_on_error=1:second_deadlock_stack=1")
     env["YETO_BIN"] = str(setup.VENV / "bin" / "yeto")
