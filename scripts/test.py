@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -180,17 +181,37 @@ def stage_tsan() -> Count:
     return ctest("tsan", "-L", TSAN_LABELS)
 
 
+def fuzz_targets(folder: Path) -> list[str]:
+    listing = subprocess.run(
+        ["ninja", "-C", str(folder), "-t", "targets", "all"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return fuzz_names(listing.stdout)
+
+
+def fuzz_names(listing: str) -> list[str]:
+    """Fuzz targets among ninja's; paths and CMake's own helper targets are left out."""
+    names = {line.split(":")[0] for line in listing.splitlines()}
+    return sorted(name for name in names if re.fullmatch(r"(?!cmake_)\w+_fuzz", name))
+
+
 def stage_fuzz() -> Count:
     """Each fuzz target for FUZZ_SECONDS on its kept corpus (fuzz/corpus/TARGET)."""
-    folder = configure_and_build("fuzz")
-    targets = sorted(p for p in folder.rglob("*_fuzz") if p.is_file() and os.access(p, os.X_OK))
+    folder = ROOT / "build" / "fuzz"
+    logged("fuzz", ["cmake", "--preset", "fuzz"])
+    names = fuzz_targets(folder)
+    logged("fuzz", ["cmake", "--build", str(folder), "-j", JOBS, "--target", *names])
     count = Count()
-    for target in targets:
-        corpus, kept = LOGS / f"corpus-{target.name}", ROOT / "fuzz" / "corpus" / target.name
+    for name in names:
+        program = next(path for path in folder.rglob(name) if path.is_file())
+        corpus, kept = LOGS / f"corpus-{name}", ROOT / "fuzz" / "corpus" / name
         corpus.mkdir(parents=True, exist_ok=True)
-        command = [str(target), f"-max_total_time={FUZZ_SECONDS}", "-rss_limit_mb=2048"]
+        command = [str(program), f"-max_total_time={FUZZ_SECONDS}", "-rss_limit_mb=2048"]
         command += [f"-artifact_prefix={LOGS}/", str(corpus)]
-        code = logged(target.name, command + ([str(kept)] if kept.is_dir() else []), must=False)
+        code = logged(name, command + ([str(kept)] if kept.is_dir() else []), must=False)
         count.add(Count(passed=code == 0, failed=code != 0))
     return count
 

@@ -81,3 +81,11 @@ def test_unknown_stage_is_refused() -> None:
 
     with pytest.raises(SystemExit, match="no stage typo"):
         stages.stages_of(Arguments())
+
+
+def test_fuzz_targets_are_read_from_ninja() -> None:
+    listing = (
+        "cmake_object_order_depends_target_b_fuzz: phony\nb_fuzz: phony\nsrc/b_fuzz: LINK\n"
+        "a_fuzz: phony\nb_fuzz.cc.o: CXX\nall: phony\n"
+    )
+    assert stages.fuzz_names(listing) == ["a_fuzz", "b_fuzz"]
