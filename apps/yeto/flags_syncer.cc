@@ -40,7 +40,6 @@ void read_rounds(const FlagValues& flags, sync::CoreOptions& core) {
   }
   core.grace_gamma = flags.number("grace-gamma");
   core.grace_tau = flags.number("grace-tau");
-  core.max_lag = static_cast<std::uint32_t>(flags.integer("max-lag"));
   core.merge_alpha = flags.number("merge-alpha");
   core.delta_blended = flags.text("delta-reference") == "blended";
   core.lockstep = flags.on("lockstep");

@@ -207,7 +207,7 @@ def test_dry_run_creates_nothing_and_forwards_every_flag(yeto: Yeto) -> None:
         "total-steps": "12", "sync-interval-steps": "1", "pipeline": "1", "quorum": "all",
         "start-quorum": "1", "start-timeout": "5", "round-timeout": "70", "min-round-ms": "3",
         "grace-ms": "10", "grace-gamma": "0.5", "grace-tau": "1", "lease-ms": "3000",
-        "max-lag": "1", "outer": "nesterov", "outer-lr": "0.6", "outer-momentum": "0.8",
+        "outer": "nesterov", "outer-lr": "0.6", "outer-momentum": "0.8",
         "weights": "equal",
         "wire-dtype": "bf16", "merge-alpha": "0.5", "delta-reference": "blended",
         "durability": "interval", "checkpoint-every": "9", "final-timeout": "40",

@@ -348,7 +348,6 @@ struct CoreOptions {
   double grace_tau = 2.0;
   Nanos lease = 5 * kSecond;
   Nanos heartbeat = 1 * kSecond;
-  std::uint32_t max_lag = 2;
   std::uint64_t total_steps = 0;  // 0: no such limit
   Nanos final_timeout = 300 * kSecond;
   double merge_alpha = 0.0;
