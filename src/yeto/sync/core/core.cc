@@ -356,8 +356,9 @@ void Core::handle(const FinishRequested& event) {
 Nanos Core::next_deadline() const {
   Nanos next = std::min(next_heartbeat_, roster_.next_deadline(now_));
   if (!rounds_.empty() && commit_ == Commit::kIdle) {
-    OpenRound head = rounds_.front();
-    const Decision decision = decide(round_options_, head.attempt, pace(), commit_time_, now_);
+    // A copy: decide() opens windows in the attempt, and here they are only looked at.
+    Attempt head = rounds_.front().attempt;
+    const Decision decision = decide(round_options_, head, pace(), commit_time_, now_);
     if (decision.kind == Decision::Kind::kWait) {
       next = std::min(next, decision.until);
     }
