@@ -63,7 +63,8 @@ sync::ServerOptions server_options() {
   options.core.sync_interval_steps = 1;
   options.core.durability = sync::Durability::kInterval;
   options.core.checkpoint_every = 3600 * kSecond;
-  options.core.codec = CodecId::kF32;
+  options.core.push_codec = CodecId::kF32;
+  options.core.broadcast_codec = CodecId::kF32;
   options.outer = merge::OuterRule::of(merge::OuterKind::kNesterov);
   options.threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   options.checkpoint = std::make_shared<store::MemoryStore>();

@@ -65,7 +65,8 @@ void read_values(const FlagValues& flags, sync::ServerOptions& options) {
   sync::CoreOptions& core = options.core;
   const std::string wire_dtype = flags.text("wire-dtype");
   if (wire_dtype == "f32" || wire_dtype == "bf16") {
-    core.codec = wire_dtype == "f32" ? CodecId::kF32 : CodecId::kBf16;
+    core.push_codec = wire_dtype == "f32" ? CodecId::kF32 : CodecId::kBf16;
+    core.broadcast_codec = core.push_codec;
   }
   const std::string durability = flags.text("durability");
   if (durability == "commit" || durability == "interval") {

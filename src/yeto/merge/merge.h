@@ -58,6 +58,8 @@ struct Push {
   ByteView image;
   // Squared norm of each piece as `measure` gave it, or empty: then computed here where needed.
   std::span<const double> square_norms;
+  std::uint64_t base_version = 0;  // orders the pushes of one seat: a carried one comes first
+  double factor = 1.0;             // of its weight: less than 1 for late work
 };
 
 struct Measured {

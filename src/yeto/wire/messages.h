@@ -172,6 +172,7 @@ struct Settings {
   std::uint8_t lockstep = 0;
   std::uint32_t max_lag = 2;
   std::uint64_t total_steps = 0;  // 0: no such limit
+  std::uint8_t data_leases = 0;   // 1: the syncer hands out ranges of the sample order
   template <class S, class F>
   static void fields(S& s, F&& f) {
     f("sync_interval_steps", s.sync_interval_steps);
@@ -180,6 +181,7 @@ struct Settings {
     f("lockstep", s.lockstep);
     f("max_lag", s.max_lag);
     f("total_steps", s.total_steps);
+    f("data_leases", s.data_leases);
   }
   bool operator==(const Settings&) const = default;
 };
@@ -429,7 +431,9 @@ struct Goodbye {
 };
 
 // Announces a transfer. Ids count 1, 2, 3 … per session and direction. A push of 0 bytes says
-// "nothing new since the last one" (only while finishing).
+// "nothing new since the last one" (only while finishing). A push of round 0 was not asked for:
+// work that a process which lived through a break offers late, before its fragment is overwritten.
+// A broadcast under q4 changes `base_version` into `version`; one in the anchor dtype stands alone.
 struct Offer {
   static constexpr Type kType = Type::kOffer;
   std::uint64_t transfer = 0;
@@ -500,18 +504,23 @@ struct Done {
   bool operator==(const Done&) const = default;
 };
 
+// Data leases: positions [first, first + count) of the sample order of an epoch. A request names
+// how many positions are wanted and `rows`, the positions of an epoch, the same in all requests of
+// a run; a grant of 0 positions says that nothing is left.
 struct Data {
   static constexpr Type kType = Type::kData;
   DataAction action = DataAction::kRequest;
   std::uint64_t epoch = 0;
   std::uint64_t first = 0;
   std::uint64_t count = 0;
+  std::uint64_t rows = 0;
   template <class S, class F>
   static void fields(S& s, F&& f) {
     f("action", s.action);
     f("epoch", s.epoch);
     f("first", s.first);
     f("count", s.count);
+    f("rows", s.rows);
   }
   bool operator==(const Data&) const = default;
 };

@@ -338,7 +338,8 @@ class Real {
     options.core.lockstep = true;
     options.core.sync_interval_steps = case_.interval;
     options.core.total_steps = case_.total_steps;
-    options.core.codec = case_.codec;
+    options.core.push_codec = case_.codec;
+    options.core.broadcast_codec = case_.codec;
     options.core.heartbeat = from_millis(50);
     // Under a sanitizer on a busy machine a thread may stand still for seconds.
     options.core.lease = kPatience;

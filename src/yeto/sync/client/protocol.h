@@ -90,12 +90,24 @@ struct FinishReceive {
   std::uint64_t transfer = 0;
   bool ok = false;
 };
-// Decode the image and compare its digest (XXH3-128 of its bytes).
+// Turn the image into the public value of (fragment, version) in the anchor dtype and compare its
+// digest (XXH3-128 of those bytes). A q4 image changes the public value of `base_version`, which is
+// the fragment's anchor or an image checked before; any other stands alone.
 struct CheckImage {
   ImageId image = 0;
   CodecId codec = CodecId::kF32;
   std::uint64_t values = 0;
   wire::Digest16 digest{};
+  std::uint32_t fragment = 0;
+  std::uint64_t version = 0;
+  std::uint64_t base_version = 0;
+};
+// What the syncer made of a push (error feedback): kept, its rounding error becomes the residual;
+// otherwise the residual it was made with comes back.
+struct SettlePush {
+  Ticket ticket = 0;
+  std::uint32_t fragment = 0;
+  bool kept = false;
 };
 struct DropImage {
   ImageId image = 0;
@@ -148,8 +160,9 @@ struct ApplyFinal {
   std::vector<ImageId> images;  // one per fragment
 };
 
-using Action = std::variant<Send, EndSession, Accept, Refuse, FinishReceive, CheckImage, DropImage,
-                            SendLayout, SendBody, DropBody, TakePush, TakeInit, Apply, ApplyFinal>;
+using Action =
+    std::variant<Send, EndSession, Accept, Refuse, FinishReceive, CheckImage, DropImage, SendLayout,
+                 SendBody, DropBody, SettlePush, TakePush, TakeInit, Apply, ApplyFinal>;
 using Actions = std::vector<Action>;
 
 inline bool is_value_work(const Action& action) {

@@ -313,7 +313,7 @@ void Core::send_broadcasts() {
     offer.term = options_.term;
     offer.fragment = order->fragment;
     offer.version = order->image.version;
-    offer.codec = codec_;
+    offer.codec = broadcast_codec_;
     offer.bytes = order->image.bytes;
     offer.digest = order->image.digest;
     const std::uint64_t ticket = next_ticket_++;

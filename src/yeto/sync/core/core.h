@@ -117,6 +117,7 @@ class Core {
   void initialise();
   void ask_donor_for_values();
   void donor_failed(std::string why);
+  void set_codecs(std::uint64_t values);
   void set_layout(Layout layout);
   void make_images();
   void try_start();
@@ -181,7 +182,8 @@ class Core {
   std::optional<Broadcasts> broadcasts_;
   std::map<std::uint64_t, Seat> broadcast_tickets_;
   std::map<Seat, Nanos> broadcast_retry_at_;
-  CodecId codec_ = CodecId::kF32;
+  CodecId push_codec_ = CodecId::kF32;
+  CodecId broadcast_codec_ = CodecId::kF32;
   bool codec_known_ = false;
   Durability durability_ = Durability::kCommit;
   bool images_asked_ = false;

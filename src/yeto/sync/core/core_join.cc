@@ -37,8 +37,7 @@ void Core::admit_learner(const HelloArrived& event) {
     emit(Close{*admission.replaced, "the seat came back on another connection"});
   }
   if (!codec_known_) {
-    codec_ = options_.codec.value_or(automatic_codec(event.hello.values));
-    codec_known_ = true;
+    set_codecs(event.hello.values);
   }
   if (!first_join_at_) {
     first_join_at_ = now_;
@@ -84,8 +83,8 @@ wire::Welcome Core::welcome_for(const Admission& admission, const wire::Hello& h
   welcome.seat = admission.seat;
   welcome.session = member.session;
   welcome.resumed = admission.resumed ? 1 : 0;
-  welcome.broadcast_codec = codec_;
-  welcome.push_codec = codec_;
+  welcome.broadcast_codec = broadcast_codec_;
+  welcome.push_codec = push_codec_;
   welcome.chunk_bytes = options_.chunk_bytes;
   welcome.heartbeat_ms = static_cast<std::uint32_t>(options_.heartbeat / kMillisecond);
   welcome.lease_ms = static_cast<std::uint32_t>(options_.lease / kMillisecond);
@@ -266,6 +265,12 @@ void Core::handle(const LayoutLoaded& event) {
   ask_donor_for_values();
 }
 
+void Core::set_codecs(std::uint64_t values) {
+  push_codec_ = options_.push_codec.value_or(automatic_codec(values));
+  broadcast_codec_ = options_.broadcast_codec.value_or(automatic_codec(values));
+  codec_known_ = true;
+}
+
 void Core::set_layout(Layout layout) {
   layout_ = std::move(layout);
   const auto fragments = static_cast<std::uint32_t>(layout_->fragments.size());
@@ -274,8 +279,7 @@ void Core::set_layout(Layout layout) {
   norms_.assign(fragments, {});
   const std::uint64_t values = layout_->values();
   if (!codec_known_) {
-    codec_ = options_.codec.value_or(automatic_codec(values));
-    codec_known_ = true;
+    set_codecs(values);
   }
   durability_ = options_.durability.value_or(
       12 * values <= kCommitDurableBytes ? Durability::kCommit : Durability::kInterval);

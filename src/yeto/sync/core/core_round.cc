@@ -129,9 +129,10 @@ void Core::judge_push(const OfferArrived& event, Member& member) {
   claim.fragment = offer.fragment;
   claim.base_version = offer.base_version;
   claim.bytes = offer.bytes;
-  claim.bytes_expected = transfer_bytes(codec_, layout_->fragments[round->attempt.fragment].values);
+  claim.bytes_expected =
+      transfer_bytes(push_codec_, layout_->fragments[round->attempt.fragment].values);
   std::string objection = objection_to(round->attempt, claim);
-  if (objection.empty() && (offer.codec != codec_ || offer.parts != 1 || offer.part != 0)) {
+  if (objection.empty() && (offer.codec != push_codec_ || offer.parts != 1 || offer.part != 0)) {
     objection = "another codec or a part of a push";
   }
   if (objection.empty() && !std::isfinite(offer.norm)) {
@@ -425,7 +426,8 @@ void Core::start_merge(OpenRound& round, const std::string& reason) {
   job.version = versions_[round.attempt.fragment] + 1;
   job.image = next_buffer_++;
   for (const auto& [seat, push] : round.pushes) {
-    job.pushes.push_back({seat, push.buffer, push.c_steps, push.c_tokens});
+    job.pushes.push_back(
+        {seat, push.buffer, push.c_steps, push.c_tokens, round.attempt.base_version, 1.0});
   }
   emit(std::move(job));
 }

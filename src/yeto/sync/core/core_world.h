@@ -295,7 +295,7 @@ class World {
   void carry_out(Merge& it, std::deque<Event>& events) {
     order.emplace_back("merge");
     merges.push_back(it);
-    Merged result{it.job, finite_merges, {}};
+    Merged result{it.job, finite_merges, {}, {}};
     if (finite_merges) {
       result.image = image(it.image, it.fragment, it.version);
     }

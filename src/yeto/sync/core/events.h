@@ -93,13 +93,17 @@ struct Image {
   std::uint64_t bytes = 0;
   wire::Digest16 digest{};
 };
-// `ok` false: the merged value was not finite, nothing changed.
+// `ok` false: the merged value was not finite, nothing changed. `image` is what a learner that
+// holds the version before needs; `full` the whole public value in the anchor dtype. They are one
+// and the same (`full.buffer` 0) unless the broadcast codec is q4. Both carry the digest of the new
+// public value.
 struct Merged {
   JobId job = 0;
   bool ok = false;
   Image image;
+  Image full;
 };
-// Images of the current public values of all fragments (start, resume).
+// Whole images of the current public values of all fragments, in the anchor dtype (start, resume).
 struct ImagesMade {
   JobId job = 0;
   std::vector<Image> images;
@@ -187,19 +191,25 @@ struct InspectPush {
   std::uint32_t fragment = 0;
   BufferId buffer = 0;
 };
+// One seat may have two pushes in a merge: a carried one and the round's own; the older base comes
+// first.
 struct PushInput {
   Seat seat = 0;
   BufferId buffer = 0;
   std::uint64_t c_steps = 0;
   std::uint64_t c_tokens = 0;
+  std::uint64_t base_version = 0;
+  double factor = 1.0;  // of its weight: less than 1 for late work
 };
-// Merge in ascending seat order, outer step, encode; the new image gets buffer id `image`.
+// Merge in ascending (seat, base version) order, outer step, encode; the new image gets buffer id
+// `image`. Under a q4 broadcast `full` becomes the whole public value; otherwise it is 0.
 struct Merge {
   JobId job = 0;
   std::uint32_t fragment = 0;
   std::uint64_t version = 0;  // after the merge
   std::vector<PushInput> pushes;
   BufferId image = 0;
+  BufferId full = 0;
 };
 struct MakeImages {
   JobId job = 0;
@@ -218,6 +228,28 @@ struct Ledger {  // fragment-tokens
   std::uint64_t waiting = 0;
   bool operator==(const Ledger&) const = default;
 };
+// Positions [first, first + count) of the sample order of an epoch (data leases).
+struct DataRange {
+  std::uint64_t epoch = 0;
+  std::uint64_t first = 0;
+  std::uint64_t count = 0;
+  bool operator==(const DataRange&) const = default;
+};
+struct SeatRange {
+  Seat seat = 0;
+  DataRange range;
+  bool operator==(const SeatRange&) const = default;
+};
+// Data leases: what of the sample order was given to whom, and what is settled.
+struct DataState {
+  std::uint64_t rows = 0;           // positions per epoch; 0: no learner has said yet
+  DataRange next;                   // the first position never given out; its count is 0
+  std::vector<DataRange> returned;  // to be given out again, oldest first
+  std::vector<SeatRange> out;       // given out, not settled
+  std::vector<DataRange> settled;   // ascending, neighbours joined
+  std::uint64_t repeated = 0;       // positions that were given out more than once
+  bool operator==(const DataState&) const = default;
+};
 // A term that began with these versions; what an older term committed above them is void.
 struct Fork {
   std::uint64_t term = 0;
@@ -233,6 +265,7 @@ struct CoreState {
   Ledger ledger;
   std::vector<Fork> forks;
   std::vector<wire::ContractPair> contract;
+  DataState data;
   std::string finish_reason;  // not empty: the run was asked to end
   bool operator==(const CoreState&) const = default;
 };
@@ -283,6 +316,7 @@ struct TapeRound {
   std::vector<Seat> expected;
   std::vector<Seat> responded;
   std::vector<SeatReason> dropped;
+  std::vector<SeatValue> carried;  // late pushes merged here, with their lag
   std::vector<SeatValue> tokens;
   std::vector<SeatValue> steps;
   std::vector<SeatValue> norms;
@@ -311,7 +345,12 @@ struct TapeFinal {
 struct TapeError {
   std::string text;
 };
-using TapeRecord = std::variant<TapeJoin, TapeLeave, TapeLost, TapeRound, TapeCheckpoint,
+struct TapeData {
+  Seat seat = 0;
+  std::string what;  // grant, complete, return, lost
+  DataRange range;
+};
+using TapeRecord = std::variant<TapeData, TapeJoin, TapeLeave, TapeLost, TapeRound, TapeCheckpoint,
                                 TapeMetric, TapeFinish, TapeFinal, TapeError>;
 struct Tape {
   TapeRecord record;
@@ -353,7 +392,15 @@ struct CoreOptions {
   double merge_alpha = 0.0;
   bool delta_blended = false;
   bool lockstep = false;
-  std::optional<CodecId> codec;          // none: f32 under 64 M values, else bf16
+  std::uint32_t max_lag = 2;       // late pushes of at most this lag are carried
+  std::vector<Seat> fixed_roster;  // not empty: exactly these seats, each answers every round
+  Nanos recover_timeout = 600 * kSecond;  // of the fixed roster: how long a lost seat is awaited
+  std::uint64_t max_buffer = 0;           // bytes of pushes and images; 0: auto
+  bool data_leases = false;
+  std::uint64_t epochs = 0;  // of the data leases; 0: without end
+  // None: f32 under 64 M values, else bf16.
+  std::optional<CodecId> push_codec;
+  std::optional<CodecId> broadcast_codec;
   std::optional<Durability> durability;  // none: commit while the state is at most 256 MiB
   Nanos checkpoint_every = 30 * kSecond;
   std::uint32_t chunk_bytes = wire::kDefaultChunkBytes;

@@ -61,7 +61,8 @@ TEST(Checkpoint, ARunGoesOnFromItAsIfNothingHadHappened) {
           strf("codec {} outer {}", codec::codec_name(codec), merge::outer_kind_name(kind)));
       auto store = std::make_shared<store::MemoryStore>();
       JobsOptions options = options_in(store);
-      options.codec = codec;
+      options.push_codec = codec;
+      options.broadcast_codec = codec;
       options.outer = merge::OuterRule::of(kind);
       const auto want = commits_of(options, 8);
       std::vector<Image> images;
@@ -77,7 +78,8 @@ TEST(Checkpoint, ARunGoesOnFromItAsIfNothingHadHappened) {
         images = run.current_images();
         state = run.state();
       }
-      options.codec.reset();
+      options.broadcast_codec.reset();
+      options.push_codec.reset();
       TestRun again(options);
       ASSERT_TRUE(again.resume());
       EXPECT_EQ(again.layout(), small_layout());
@@ -295,7 +297,8 @@ TEST(Checkpoint, AChangedByteInAnyFileIsRefusedByName) {
   for (const CodecId codec : {CodecId::kF32, CodecId::kBf16}) {
     TemporaryFolder folder;
     JobsOptions options = options_in(*store::LocalFolder::open(folder.path()));
-    options.codec = codec;
+    options.push_codec = codec;
+    options.broadcast_codec = codec;
     TestRun run(options);
     ASSERT_TRUE(run.start(small_layout()));
     ASSERT_TRUE(run.checkpoint());
@@ -346,7 +349,8 @@ TEST(Checkpoint, AnotherRunCodecOrOuterRuleIsRefused) {
   EXPECT_EQ(wrong_run.error().code, ErrorCode::kConflict);
   EXPECT_NE(wrong_run.error().what.find("run run-1, not run-2"), std::string::npos);
   other = options_in(store);
-  other.codec = CodecId::kBf16;
+  other.push_codec = CodecId::kBf16;
+  other.broadcast_codec = CodecId::kBf16;
   EXPECT_EQ(TestRun(other).resume().error().code, ErrorCode::kConflict);
   other = options_in(store);
   other.outer = merge::OuterRule::of(merge::OuterKind::kSgd);

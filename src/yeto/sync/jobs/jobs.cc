@@ -46,8 +46,10 @@ std::string in_words(const Error& error) {
 
 Result<std::unique_ptr<Jobs>> Jobs::make(JobsOptions options) {
   YETO_TRY(options.outer.check());
-  if (options.codec) {
-    YETO_TRY(codec::check_codec(*options.codec));
+  for (const auto& codec : {options.push_codec, options.broadcast_codec}) {
+    if (codec) {
+      YETO_TRY(codec::check_codec(*codec));
+    }
   }
   if (options.threads < 1 || options.threads > 256) {
     return fail(ErrorCode::kRange, strf("{} threads: must be 1 to 256", options.threads),
@@ -124,7 +126,8 @@ std::optional<CodecId> Jobs::codec() const {
 }
 
 void Jobs::use_layout(Layout layout) {
-  codec_ = options_.codec.value_or(codec::default_codec(layout.values()));
+  codec_ = options_.broadcast_codec.value_or(codec::default_codec(layout.values()));
+  push_codec_ = options_.push_codec.value_or(codec::default_codec(layout.values()));
   states_ = std::vector<State>(layout.fragments.size());
   layout_ = std::move(layout);
 }
@@ -196,7 +199,7 @@ Result<PushReport> Jobs::inspect(std::uint32_t fragment, BufferId id) {
   YETO_TRY(check_fragment(fragment));
   YETO_ASSIGN(const Buffer buffer, this->buffer(id));
   YETO_ASSIGN(merge::Measured measured,
-              merge::measure(layout_->fragments[fragment], codec_, *buffer.bytes));
+              merge::measure(layout_->fragments[fragment], push_codec_, *buffer.bytes));
   MutexLock lock(mutex_);
   const auto found = buffers_.find(id);
   if (found != buffers_.end()) {
@@ -232,8 +235,8 @@ Result<MergeReport> Jobs::try_merge(const Merge& job) {
                        options_.outer, state.values, state.momentum,   {}};
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     const PushInput& push = job.pushes[i];
-    inputs.pushes.push_back({push.seat, push.c_steps, push.c_tokens, codec_, *buffers[i].bytes,
-                             buffers[i].square_norms});
+    inputs.pushes.push_back({push.seat, push.c_steps, push.c_tokens, push_codec_, *buffers[i].bytes,
+                             buffers[i].square_norms, push.base_version, push.factor});
   }
   fit(spare_values_, state.values.size());
   fit(spare_momentum_, state.momentum.size());
@@ -350,11 +353,12 @@ Status Jobs::check_restored(const checkpoint::Manifest& manifest) const {
                 strf("the checkpoint is of run {}, not {}", manifest.run_id, options_.run_id),
                 where, "give --checkpoint the folder of this run");
   }
-  if (options_.codec && *options_.codec != manifest.codec) {
-    return fail(ErrorCode::kConflict,
-                strf("the checkpoint was made with the codec {}, not {}",
-                     codec::codec_name(manifest.codec), codec::codec_name(*options_.codec)),
-                where, "leave --wire-dtype as it was");
+  if (options_.broadcast_codec && *options_.broadcast_codec != manifest.codec) {
+    return fail(
+        ErrorCode::kConflict,
+        strf("the checkpoint was made with the codec {}, not {}", codec::codec_name(manifest.codec),
+             codec::codec_name(*options_.broadcast_codec)),
+        where, "leave --wire-dtype as it was");
   }
   if (manifest.outer.kind != options_.outer.kind) {
     return fail(ErrorCode::kConflict,
@@ -387,6 +391,7 @@ Result<std::optional<Restored>> Jobs::restore() {
   }
   use_layout(layout);
   codec_ = manifest->codec;
+  push_codec_ = options_.push_codec.value_or(codec_);
   states_ = std::move(states);
   durable_ = std::move(*manifest);
   in_use_ = true;

@@ -33,7 +33,9 @@ namespace yeto::sync {
 
 struct JobsOptions {
   std::string run_id;
-  std::optional<CodecId> codec;  // of pushes and broadcasts; none: codec::default_codec
+  // None: codec::default_codec.
+  std::optional<CodecId> push_codec;
+  std::optional<CodecId> broadcast_codec;
   merge::OuterRule outer;
   merge::WeightRule weights = merge::WeightRule::kTokens2;
   std::shared_ptr<store::ObjectStore> checkpoint;  // none: checkpoint() refuses
@@ -48,6 +50,7 @@ struct PushReport {
 struct MergeReport {
   bool ok = false;  // false: nothing changed
   Image image;
+  Image full;                              // buffer 0: the image is the whole
   std::string reason;                      // why not, in words
   std::vector<merge::SeatWeight> weights;  // shares by ascending seat
 };
@@ -97,7 +100,7 @@ class Jobs {
   // major.
   Result<std::optional<Restored>> restore();
 
-  // Known once a layout is loaded.
+  // Of broadcasts; known once a layout is loaded.
   std::optional<CodecId> codec() const;
 
  private:
@@ -132,8 +135,9 @@ class Jobs {
   std::uint64_t buffer_bytes_ YETO_GUARDED_BY(mutex_) = 0;
 
   std::optional<Layout> layout_;
-  bool in_use_ = false;  // images were given out: the layout stands
-  CodecId codec_ = CodecId::kF32;
+  bool in_use_ = false;            // images were given out: the layout stands
+  CodecId codec_ = CodecId::kF32;  // of broadcasts; decides the anchor dtype
+  CodecId push_codec_ = CodecId::kF32;
   std::vector<State> states_;
   // Where a merge writes before it is known to be finite; swapped with the fragment's own.
   std::vector<float> spare_values_;

@@ -56,7 +56,8 @@ TEST(Jobs, ACommitIsWhatTheMergeRoomMakesOfTheSamePushes) {
       SCOPED_TRACE(
           strf("codec {} outer {}", codec::codec_name(codec), merge::outer_kind_name(kind)));
       JobsOptions options = plain_options();
-      options.codec = codec;
+      options.push_codec = codec;
+      options.broadcast_codec = codec;
       options.outer = merge::OuterRule::of(kind);
       TestRun run(options);
       const Layout layout = small_layout();
@@ -212,7 +213,8 @@ TEST(Jobs, VersionsMustFollow) {
 
 TEST(Jobs, FinalsAreTheMasterValuesAlsoUnderBf16) {
   JobsOptions options = plain_options();
-  options.codec = CodecId::kBf16;
+  options.push_codec = CodecId::kBf16;
+  options.broadcast_codec = CodecId::kBf16;
   TestRun run(options);
   const Layout layout = small_layout();
   ASSERT_TRUE(run.start(layout));
@@ -231,7 +233,8 @@ TEST(Jobs, FinalsAreTheMasterValuesAlsoUnderBf16) {
 
 TEST(Jobs, OptionsThatCannotWorkAreRefused) {
   JobsOptions options = plain_options();
-  options.codec = CodecId::kQ4;
+  options.push_codec = CodecId::kQ4;
+  options.broadcast_codec = CodecId::kQ4;
   EXPECT_EQ(Jobs::make(options).error().code, ErrorCode::kNotInBuild);
   options = plain_options();
   options.outer.lr = -1;

@@ -90,7 +90,8 @@ Result<Opening> open_checkpoint(const ServerOptions& options) {
   YETO_TRY(check_folder(options));
   JobsOptions jobs;
   jobs.run_id = options.core.run_id;
-  jobs.codec = options.core.codec;
+  jobs.push_codec = options.core.push_codec;
+  jobs.broadcast_codec = options.core.broadcast_codec;
   jobs.outer = options.outer;
   jobs.weights = options.weights;
   jobs.checkpoint = options.checkpoint;

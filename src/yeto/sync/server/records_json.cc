@@ -75,6 +75,7 @@ class RecordWriter {
     for (const SeatReason& drop : r.dropped) {
       out["dropped"].push_back(Json{{"seat", drop.seat}, {"reason", drop.reason}});
     }
+    out["carried"] = counts_json(r.carried, "lag");
     out["weights"] = values_json(weights_, "weight");
     out["norms"] = values_json(r.norms, "norm");
     out["tokens"] = counts_json(r.tokens, "tokens");
@@ -89,6 +90,15 @@ class RecordWriter {
     out["global_step"] = r.global_step;
     out["ok"] = r.ok;
     out["error"] = r.error.empty() ? Json(nullptr) : Json(r.error);
+    return out;
+  }
+  Json operator()(const TapeData& r) const {
+    Json out = head_json(head_, "data");
+    out["seat"] = r.seat;
+    out["what"] = r.what;
+    out["epoch"] = r.range.epoch;
+    out["first"] = r.range.first;
+    out["count"] = r.range.count;
     return out;
   }
   Json operator()(const TapeMetric& r) const {

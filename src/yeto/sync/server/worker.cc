@@ -79,7 +79,7 @@ JobResult Worker::run(const InspectPush& order) {
 
 JobResult Worker::run(const Merge& order) {
   MergeReport report = jobs_.merge(order);
-  JobResult result = result_of(Merged{order.job, report.ok, report.image});
+  JobResult result = result_of(Merged{order.job, report.ok, report.image, report.full});
   if (!report.ok) {
     result.trouble = strf("merge of fragment {} to version {}: {}", order.fragment, order.version,
                           report.reason);
