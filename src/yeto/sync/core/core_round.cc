@@ -425,6 +425,7 @@ void Core::start_merge(OpenRound& round, const std::string& reason) {
   job.fragment = round.attempt.fragment;
   job.version = versions_[round.attempt.fragment] + 1;
   job.image = next_buffer_++;
+  job.round = round.attempt.round;
   for (const auto& [seat, push] : round.pushes) {
     job.pushes.push_back(
         {seat, push.buffer, push.c_steps, push.c_tokens, round.attempt.base_version, 1.0});

@@ -210,6 +210,7 @@ struct Merge {
   std::vector<PushInput> pushes;
   BufferId image = 0;
   BufferId full = 0;
+  std::uint64_t round = 0;  // which one commits it, for the checkpoint's manifest
 };
 struct MakeImages {
   JobId job = 0;
@@ -410,6 +411,9 @@ struct CoreOptions {
 struct Restored {
   Layout layout;
   CoreState state;  // as it was written; the core starts the term of CoreOptions
+  // What the run was begun with; options that name another one have been refused.
+  CodecId push_codec = CodecId::kF32;
+  CodecId broadcast_codec = CodecId::kF32;
 };
 
 enum class RunPhase : std::uint8_t {
