@@ -173,6 +173,9 @@ struct Settings {
   std::uint32_t max_lag = 2;
   std::uint64_t total_steps = 0;  // 0: no such limit
   std::uint8_t data_leases = 0;   // 1: the syncer hands out ranges of the sample order
+  // 1: exactly the named seats take part; a lost one is awaited, and its session may be resumed
+  // also in lockstep.
+  std::uint8_t fixed_roster = 0;
   template <class S, class F>
   static void fields(S& s, F&& f) {
     f("sync_interval_steps", s.sync_interval_steps);
@@ -182,6 +185,7 @@ struct Settings {
     f("max_lag", s.max_lag);
     f("total_steps", s.total_steps);
     f("data_leases", s.data_leases);
+    f("fixed_roster", s.fixed_roster);
   }
   bool operator==(const Settings&) const = default;
 };

@@ -107,6 +107,7 @@ wire::Welcome Core::welcome_for(const Admission& admission, const wire::Hello& h
   welcome.settings.merge_alpha = options_.merge_alpha;
   welcome.settings.delta_blended = options_.delta_blended ? 1 : 0;
   welcome.settings.lockstep = options_.lockstep ? 1 : 0;
+  welcome.settings.fixed_roster = options_.fixed_roster.empty() ? 0 : 1;
   welcome.settings.max_lag = 0;  // late pushes are dropped, not carried
   welcome.settings.total_steps = options_.total_steps;
   return welcome;
