@@ -75,7 +75,7 @@ std::vector<SeatWeight> shares(WeightRule rule, const std::vector<Push>& pushes)
   std::vector<SeatWeight> weights;
   double sum = 0.0;
   for (const Push& push : pushes) {
-    weights.push_back({push.seat, raw_weight(rule, push)});
+    weights.push_back({push.seat, push.factor * raw_weight(rule, push)});
     sum += weights.back().weight;
   }
   for (SeatWeight& weight : weights) {
@@ -95,8 +95,17 @@ Status check_pushes(const Fragment& fragment, const std::vector<Push>& pushes) {
   for (std::size_t i = 0; i < pushes.size(); ++i) {
     const Push& push = pushes[i];
     YETO_TRY(check_image(push.codec, push.image.size(), fragment.values));
-    if (i > 0 && pushes[i - 1].seat == push.seat) {
-      return fail(ErrorCode::kData, strf("seat {} has two pushes", push.seat), "merge");
+    if (i > 0 && pushes[i - 1].seat == push.seat &&
+        pushes[i - 1].base_version == push.base_version) {
+      return fail(ErrorCode::kData,
+                  strf("seat {} has two pushes of base version {}", push.seat, push.base_version),
+                  "merge");
+    }
+    if (!(push.factor >= 0.0 && push.factor <= 1.0)) {
+      return fail(
+          ErrorCode::kData,
+          strf("a push of seat {} has the factor {}: must be 0 to 1", push.seat, push.factor),
+          "merge");
     }
     if (!aligned(push.codec, push.image.data())) {
       return fail(ErrorCode::kInternal, "a push begins at an odd address", "merge");
@@ -266,8 +275,13 @@ Result<FragmentMerge> FragmentMerge::make(Inputs inputs, Outputs outputs) {
                 "merge");
   }
   const Fragment& fragment = inputs.layout->fragments[inputs.fragment];
-  std::sort(inputs.pushes.begin(), inputs.pushes.end(),
-            [](const Push& a, const Push& b) { return a.seat < b.seat; });
+  std::sort(inputs.pushes.begin(), inputs.pushes.end(), [](const Push& a, const Push& b) {
+    return a.seat != b.seat ? a.seat < b.seat : a.base_version < b.base_version;
+  });
+  if (inputs.correction != Correction::kNone) {
+    return fail(ErrorCode::kNotInBuild, "the correction heloco is not in this build", "merge",
+                "use none");
+  }
   if (outputs.codec != CodecId::kF32 && outputs.codec != CodecId::kBf16) {
     return fail(ErrorCode::kNotInBuild, "the codec of the image is not in this build", "merge",
                 "use f32 or bf16");
@@ -296,6 +310,11 @@ bool FragmentMerge::run_part(std::size_t part) const {
   const Piece& piece = in_.layout->fragments[in_.fragment].pieces[work.piece];
   const bool rda = in_.layout->tensors[piece.tensor].merge == MergeMode::kRda;
   return rda || in_.outer.kind == OuterKind::kAuto ? run_whole_piece(work) : run_elementwise(work);
+}
+
+bool FragmentMerge::run_encode_part(std::size_t part) const {
+  YETO_CHECK(part < encode_parts_, "an encode part that does not exist");
+  return true;
 }
 
 bool FragmentMerge::run_elementwise(const Part& part) const {
@@ -355,6 +374,9 @@ Result<bool> merge_fragment(Inputs inputs, Outputs outputs) {
   bool finite = true;
   for (std::size_t part = 0; part < merge.parts(); ++part) {
     finite = merge.run_part(part) && finite;
+  }
+  for (std::size_t part = 0; finite && part < merge.encode_parts(); ++part) {
+    finite = merge.run_encode_part(part) && finite;
   }
   return finite;
 }

@@ -49,7 +49,18 @@ struct OuterRule {
   bool operator==(const OuterRule&) const = default;
 };
 
-// A push as it came: `image` holds the deltas of the whole fragment in `codec` (f32 or bf16).
+// How a delta Δ is turned towards the momentum v before the average, per tensor piece and push.
+// What does not keep a momentum, or has none yet (‖v‖ < 1e-8), is left alone.
+//   none    not at all
+//   heloco  c = cos(Δ, v), conf = ‖Δ‖/(‖Δ‖ + 3‖v‖ + 1e-8); ‖Δ‖ < 1e-8 or c ≥ 0.2: left alone;
+//           c < 0: Δ + min(0.5·(−c)·conf, 0.5)·(−c)·(‖Δ‖/‖v‖)·v;
+//           else the unit vectors blended, (1 − λ)·Δ/‖Δ‖ + λ·v/‖v‖ with λ = min((1 − c)·conf, 1),
+//           at the length of Δ
+enum class Correction : std::uint8_t { kNone = 0, kHeloco = 1 };
+std::string_view correction_name(Correction correction);         // "none", "heloco"
+Result<Correction> correction_from_name(std::string_view name);  // kType
+
+// A push as it came: `image` holds the deltas of the whole fragment in `codec`.
 struct Push {
   std::uint32_t seat = 0;
   std::uint64_t c_steps = 0;
@@ -59,7 +70,7 @@ struct Push {
   // Squared norm of each piece as `measure` gave it, or empty: then computed here where needed.
   std::span<const double> square_norms;
   std::uint64_t base_version = 0;  // orders the pushes of one seat: a carried one comes first
-  double factor = 1.0;             // of its weight: less than 1 for late work
+  double factor = 1.0;             // of its weight, 0 … 1: less than 1 for late work
 };
 
 struct Measured {
@@ -67,7 +78,7 @@ struct Measured {
   double norm = 0.0;                 // of the whole fragment
   std::vector<double> square_norms;  // one per piece of the fragment
 };
-// Norms of a delta. kData if the image has the wrong size, kNotInBuild for q4.
+// Norms of a delta. kData if the image has the wrong size or is no image of its codec.
 Result<Measured> measure(const Fragment& fragment, CodecId codec, ByteView image);
 
 // What a merge reads and where it writes. Inputs and outputs must not overlap; nothing is written
@@ -81,12 +92,18 @@ struct Inputs {
   std::span<const float> values;    // Θ
   std::span<const float> momentum;  // b; empty if the outer rule keeps none
   std::vector<Push> pushes;
+  Correction correction = Correction::kNone;
 };
 struct Outputs {
   std::span<float> values;
   std::span<float> momentum;  // empty if the outer rule keeps none
   CodecId codec = CodecId::kF32;
-  MutableByteView image;  // encoded_bytes(codec, values) of the new public value
+  // encoded_bytes(codec, values). f32 and bf16: the new public value. q4: what leads from the old
+  // public value to the new one, q4(Θ − θ̂_old).
+  MutableByteView image;
+  // Only under q4, else empty: the public value before and after, bf16, 2 bytes a value.
+  ByteView old_public{};
+  MutableByteView new_public{};
 };
 
 struct SeatWeight {
@@ -95,15 +112,21 @@ struct SeatWeight {
 };
 
 // A merge cut into parts that may run on different threads:
-//   make() → run_part(0 … parts()-1), each once, in any order → finite().
+//   make() → run_part(0 … parts()-1), each once, in any order
+//          → run_encode_part(0 … encode_parts()-1), each once, in any order, after the last
+//          run_part.
+// The second set makes the image of a codec whose blocks run through tensor borders (q4); under f32
+// and bf16 it is empty, because the image is made while the values are in cache.
 class FragmentMerge {
  public:
-  // kInternal if sizes do not fit (a caller's bug); kData for no push, a doubled seat or a wrong
-  // image size; kNotInBuild for q4.
+  // kInternal if sizes do not fit (a caller's bug); kData for no push, two pushes of one seat with
+  // one base version, a factor out of range, or an image that is none of its codec.
   static Result<FragmentMerge> make(Inputs inputs, Outputs outputs);
   std::size_t parts() const { return parts_.size(); }
   // True if everything it wrote is finite. Thread-safe for different parts.
   bool run_part(std::size_t part) const;
+  std::size_t encode_parts() const { return encode_parts_; }
+  bool run_encode_part(std::size_t part) const;
   // Shares by ascending seat.
   const std::vector<SeatWeight>& weights() const { return weights_; }
 
@@ -123,6 +146,7 @@ class FragmentMerge {
   Outputs out_;
   std::vector<SeatWeight> weights_;
   std::vector<Part> parts_;
+  std::size_t encode_parts_ = 0;
 };
 
 // All parts, one after the other. False: something was not finite, the outputs are to be thrown

@@ -12,6 +12,7 @@ namespace {
 // Indexed by the enumerators.
 constexpr std::array<std::string_view, 3> kWeightRules{"tokens2", "tokens", "equal"};
 constexpr std::array<std::string_view, 4> kOuterKinds{"nesterov", "sgd", "direct", "auto"};
+constexpr std::array<std::string_view, 2> kCorrections{"none", "heloco"};
 
 template <class Enum, std::size_t kCount>
 std::string_view name_of(const std::array<std::string_view, kCount>& names, Enum value) {
@@ -46,6 +47,14 @@ std::string_view outer_kind_name(OuterKind kind) { return name_of(kOuterKinds, k
 
 Result<OuterKind> outer_kind_from_name(std::string_view name) {
   return from_name<OuterKind>(kOuterKinds, name, "outer optimizer");
+}
+
+std::string_view correction_name(Correction correction) {
+  return name_of(kCorrections, correction);
+}
+
+Result<Correction> correction_from_name(std::string_view name) {
+  return from_name<Correction>(kCorrections, name, "correction of deltas");
 }
 
 OuterRule OuterRule::of(OuterKind kind) {
