@@ -43,6 +43,9 @@ TEST(Digest, Crc32cOfPiecesEqualsCrcOfWholeAtEveryLength) {
           crc32c(ByteView(bytes).subspan(at, std::min<std::size_t>(1000, size - at)), piecewise);
     }
     EXPECT_EQ(crc32c(ByteView(bytes).first(size)), piecewise) << size;
+    const ByteView head = ByteView(bytes).first(size / 3);
+    const ByteView tail = ByteView(bytes).subspan(size / 3, size - size / 3);
+    EXPECT_EQ(crc32c_join(crc32c(head), crc32c(tail), tail.size()), piecewise) << size;
   }
 }
 

@@ -202,4 +202,25 @@ std::uint32_t crc32c(ByteView bytes, std::uint32_t before) {
   return ~crc32c_table(bytes, ~before);
 }
 
+std::uint32_t crc32c_join(std::uint32_t first, std::uint32_t second, std::uint64_t second_bytes) {
+  // Appending a byte multiplies the polynomial of what is before it by x^8: squares of that give
+  // the factor for any count of bytes. Bit 31 is the coefficient of x^0.
+  const auto times = [](std::uint32_t a, std::uint32_t b) {
+    std::uint32_t product = 0;
+    for (std::uint32_t bit = 0x80000000; bit != 0; bit >>= 1) {
+      product ^= (a & bit) != 0 ? b : 0;
+      b = (b >> 1) ^ ((b & 1) != 0 ? kCastagnoli : 0);
+    }
+    return product;
+  };
+  std::uint32_t factor = 0x80000000 >> 8;
+  for (; second_bytes != 0; second_bytes >>= 1) {
+    if ((second_bytes & 1) != 0) {
+      first = times(first, factor);
+    }
+    factor = times(factor, factor);
+  }
+  return first ^ second;
+}
+
 }  // namespace yeto

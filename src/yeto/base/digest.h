@@ -46,5 +46,7 @@ Xxh128 xxh3_128(ByteView bytes);
 
 // CRC-32C (Castagnoli), by instruction where the CPU has it. crc32c("123456789") = 0xe3069283.
 std::uint32_t crc32c(ByteView bytes, std::uint32_t before = 0);
+// The CRC of two pieces, one after the other, from the CRCs of each. About a microsecond.
+std::uint32_t crc32c_join(std::uint32_t first, std::uint32_t second, std::uint64_t second_bytes);
 
 }  // namespace yeto

@@ -67,6 +67,8 @@ class FrameSequence {
  public:
   // The number of the next frame to send.
   std::uint64_t take() { return next_++; }
+  // The last `frames` taken numbers were not sent and will be taken again.
+  void give_back(std::uint64_t frames) { next_ -= frames; }
   // kProtocol if a received frame is not the next one (gap, repeat or reorder).
   Status check(std::uint64_t sequence);
 

@@ -438,6 +438,7 @@ struct Goodbye {
 // "nothing new since the last one" (only while finishing). A push of round 0 was not asked for:
 // work that a process which lived through a break offers late, before its fragment is overwritten.
 // A broadcast under q4 changes `base_version` into `version`; one in the anchor dtype stands alone.
+// Sent once more with `parts` 0, an OFFER withdraws its transfer: nothing is owed for it any more.
 struct Offer {
   static constexpr Type kType = Type::kOffer;
   std::uint64_t transfer = 0;
@@ -480,6 +481,9 @@ struct Offer {
   bool operator==(const Offer&) const = default;
 };
 
+// Answers an OFFER. For a transfer that is under way it is sent again when a data stream was lost
+// or attached again, and each second while one is missing: what the lost stream carried and the
+// bitmap does not show is to be sent once more.
 struct Have {
   static constexpr Type kType = Type::kHave;
   std::uint64_t transfer = 0;
@@ -540,7 +544,8 @@ struct Metric {
 };
 
 // Part of a transfer. On the hot path the bytes are sent from and read into the transfer's own
-// buffer; this struct is the declared form.
+// buffer; this struct is the declared form. Transfer 0 does not exist: an empty chunk of it keeps
+// an idle data stream from being forgotten by what lies between the peers.
 struct Chunk {
   static constexpr Type kType = Type::kChunk;
   std::uint64_t transfer = 0;

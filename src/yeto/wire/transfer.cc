@@ -8,6 +8,15 @@
 #include "yeto/base/format.h"
 
 namespace yeto::wire {
+namespace {
+
+// What is known of a chunk that no stream carries.
+constexpr Carrier kUntouched = 0xffffffff;  // never handed out
+constexpr Carrier kAgain = 0xfffffffe;      // to be handed out again
+constexpr Carrier kHeld = 0xfffffffd;       // the receiver has it
+constexpr Carrier kFirstMark = kHeld;
+
+}  // namespace
 
 void encode_chunk_prefix(const ChunkPrefix& prefix,
                          std::span<std::uint8_t, kChunkPrefixBytes> out) {
@@ -43,34 +52,58 @@ ChunkRange ChunkPlan::range(std::uint32_t index) const {
 }
 
 OutgoingTransfer::OutgoingTransfer(std::uint64_t bytes, std::uint32_t chunk_bytes)
-    : plan_{bytes, chunk_bytes}, left_(plan_.count()) {}
+    : plan_{bytes, chunk_bytes},
+      left_(plan_.count()),
+      untouched_(left_),
+      chunks_(left_, kUntouched) {}
 
 Status OutgoingTransfer::skip(ByteView held_chunks) {
   if (held_chunks.empty()) {
     return Unit{};
   }
-  const std::size_t count = plan_.count();
+  const std::size_t count = chunks_.size();
   if (held_chunks.size() != (count + 7) / 8) {
     return fail(ErrorCode::kProtocol,
                 strf("HAVE has a bitmap of {} bytes for {} chunks", held_chunks.size(), count));
   }
-  held_.assign(count, false);
   for (std::size_t i = 0; i < count; ++i) {
-    held_[i] = (held_chunks[i / 8] >> (i % 8) & 1U) != 0;
-    left_ -= held_[i] ? 1 : 0;
+    if ((held_chunks[i / 8] >> (i % 8) & 1U) != 0) {
+      left_ -= chunks_[i] == kUntouched || chunks_[i] == kAgain ? 1 : 0;
+      untouched_ -= chunks_[i] == kUntouched ? 1 : 0;
+      chunks_[i] = kHeld;
+    }
   }
   return Unit{};
 }
 
-std::optional<std::uint32_t> OutgoingTransfer::next() {
+std::optional<std::uint32_t> OutgoingTransfer::next(Carrier carrier) {
+  YETO_CHECK(carrier < kFirstMark, "too many streams");
   if (left_ == 0) {
     return std::nullopt;
   }
-  while (!held_.empty() && held_[at_]) {
+  while (chunks_[at_] != kUntouched && chunks_[at_] != kAgain) {
     ++at_;
   }
+  untouched_ -= chunks_[at_] == kUntouched ? 1 : 0;
   --left_;
+  chunks_[at_] = carrier;
   return at_++;
+}
+
+void OutgoingTransfer::give_back(std::uint32_t index) {
+  if (chunks_[index] < kFirstMark) {
+    chunks_[index] = kAgain;
+    ++left_;
+    at_ = std::min(at_, index);
+  }
+}
+
+void OutgoingTransfer::reclaim(const std::function<bool(Carrier)>& is_lost) {
+  for (std::uint32_t i = 0; i < chunks_.size(); ++i) {
+    if (chunks_[i] < kFirstMark && is_lost(chunks_[i])) {
+      give_back(i);
+    }
+  }
 }
 
 IncomingTransfer::IncomingTransfer(MutableByteView target, std::uint32_t chunk_bytes)
@@ -101,6 +134,15 @@ void IncomingTransfer::mark(std::uint32_t index) {
              "mark() of a chunk that was not placed");
   chunks_[index] = State::kHeld;
   --left_;
+}
+
+void IncomingTransfer::unplace(std::uint32_t index) {
+  YETO_CHECK(arriving(index), "unplace() of a chunk that was not placed");
+  chunks_[index] = State::kMissing;
+}
+
+bool IncomingTransfer::arriving(std::uint32_t index) const {
+  return index < chunks_.size() && chunks_[index] == State::kArriving;
 }
 
 Bytes IncomingTransfer::held_chunks() const {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -46,23 +47,35 @@ struct ChunkPlan {
   ChunkRange range(std::uint32_t index) const;  // index < count()
 };
 
-// The sender's side: hands out chunk indices in order, without those the receiver has.
+// Who carried a chunk: a number of the sender's choice, never used for two streams.
+using Carrier = std::uint32_t;
+
+// The sender's side: hands out chunk indices in order, without those the receiver has. What was
+// given to a stream that is lost is handed out again once HAVE has told what of it arrived.
 class OutgoingTransfer {
  public:
   OutgoingTransfer(std::uint64_t bytes, std::uint32_t chunk_bytes);
-  // Takes the bitmap of HAVE (bit i of byte i/8, low bit first); empty means none. kProtocol if it
-  // has not one bit for every chunk. Only before the first next().
+  // Takes the bitmap of a HAVE, at any time (bit i of byte i/8, low bit first); empty means none.
+  // kProtocol if it has not one bit for every chunk.
   Status skip(ByteView held_chunks);
   // The next chunk to send; nothing when all are handed out.
-  std::optional<std::uint32_t> next();
+  std::optional<std::uint32_t> next(Carrier carrier);
+  // A chunk that was handed out and will not be sent there after all.
+  void give_back(std::uint32_t index);
+  // Hands out again what `is_lost` carriers were given and the receiver does not have.
+  void reclaim(const std::function<bool(Carrier)>& is_lost);
   bool exhausted() const { return left_ == 0; }
+  std::uint32_t left() const { return left_; }
+  // Every chunk has been handed out once or is held: DONE may come.
+  bool may_be_complete() const { return untouched_ == 0; }
   const ChunkPlan& plan() const { return plan_; }
 
  private:
   ChunkPlan plan_;
-  std::uint32_t at_ = 0;
-  std::uint32_t left_ = 0;
-  std::vector<bool> held_;
+  std::uint32_t at_ = 0;         // no chunk before it waits
+  std::uint32_t left_ = 0;       // chunks that wait
+  std::uint32_t untouched_ = 0;  // of them, never handed out
+  std::vector<Carrier> chunks_;  // a carrier, or one of the marks in transfer.cc
 };
 
 // The receiver's side: says where a chunk goes in a buffer of the announced size, which the caller
@@ -75,6 +88,10 @@ class IncomingTransfer {
   Result<std::optional<MutableByteView>> place(std::uint32_t index, std::uint32_t bytes);
   // The chunk that place() gave a target for has arrived.
   void mark(std::uint32_t index);
+  // The chunk that place() gave a target for will not arrive there: its stream was lost.
+  void unplace(std::uint32_t index);
+  // place() gave a target for it, and it has not arrived.
+  bool arriving(std::uint32_t index) const;
   bool complete() const { return left_ == 0; }
   // For HAVE: bit i of byte i/8 is set for a chunk that has arrived.
   Bytes held_chunks() const;

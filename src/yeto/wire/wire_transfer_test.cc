@@ -28,7 +28,7 @@ TEST(Transfer, ShuffledChunksRebuildTheBody) {
     const Bytes body = random_body(rng, rng.below(3000));
     OutgoingTransfer out(body.size(), chunk_bytes);
     std::vector<std::uint32_t> order;
-    while (const auto index = out.next()) {
+    while (const auto index = out.next(1)) {
       order.push_back(*index);
     }
     EXPECT_TRUE(out.exhausted());
@@ -80,14 +80,55 @@ TEST(Transfer, HeldChunksAreSkipped) {
   EXPECT_FALSE(out.skip(Bytes{1}));
   EXPECT_TRUE(out.skip(Bytes{0x03, 0x02}));
   std::vector<std::uint32_t> sent;
-  while (const auto index = out.next()) {
+  while (const auto index = out.next(1)) {
     sent.push_back(*index);
   }
   EXPECT_EQ(sent, (std::vector<std::uint32_t>{2, 3, 4, 5, 6, 7, 8}));
   OutgoingTransfer all(100, 100);
   EXPECT_TRUE(all.skip(Bytes{1}));
   EXPECT_TRUE(all.exhausted());
-  EXPECT_FALSE(all.next());
+  EXPECT_FALSE(all.next(1));
+}
+
+TEST(Transfer, WhatALostStreamCarriedIsSentAgainUnlessItArrived) {
+  OutgoingTransfer out(500, 100);
+  for (const Carrier carrier : {1U, 2U, 1U, 2U, 1U}) {
+    ASSERT_TRUE(out.next(carrier));
+  }
+  EXPECT_TRUE(out.exhausted());
+  const auto first_is_lost = [](Carrier carrier) { return carrier == 1; };
+  EXPECT_TRUE(out.skip(Bytes{0x03}));  // chunk 0 came by stream 1, chunk 1 by stream 2
+  out.reclaim(first_is_lost);
+  EXPECT_EQ(out.left(), 2u);
+  EXPECT_TRUE(out.may_be_complete()) << "DONE may come: both may have arrived after HAVE";
+  EXPECT_EQ(out.next(3), 2u);
+  EXPECT_EQ(out.next(3), 4u);
+  out.reclaim(first_is_lost);
+  EXPECT_TRUE(out.exhausted());
+  out.give_back(3);
+  out.give_back(0);
+  EXPECT_EQ(out.next(3), 3u) << "a held chunk is not sent again";
+  EXPECT_FALSE(out.next(3));
+}
+
+TEST(Transfer, CompleteIsPossibleOnlyWhenAllWasHandedOut) {
+  OutgoingTransfer out(200, 100);
+  EXPECT_FALSE(out.may_be_complete());
+  EXPECT_TRUE(out.next(1));
+  EXPECT_FALSE(out.may_be_complete());
+  EXPECT_TRUE(out.skip(Bytes{0x02}));
+  EXPECT_TRUE(out.may_be_complete());
+  EXPECT_TRUE(OutgoingTransfer(0, 100).may_be_complete());
+}
+
+TEST(Transfer, ChunkOfALostStreamIsPlacedAgain) {
+  Bytes target(200);
+  IncomingTransfer in(target, 100);
+  ASSERT_TRUE(*in.place(1, 100));
+  EXPECT_TRUE(in.arriving(1));
+  in.unplace(1);
+  EXPECT_FALSE(in.arriving(1));
+  EXPECT_TRUE(*in.place(1, 100));
 }
 
 }  // namespace
