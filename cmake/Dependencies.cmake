@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The only file that names third parties. A system package wins; nothing is downloaded where it exists.
 # Each entry ends as one imported target that rooms link by name:
-#   yeto::dep::{asio, ssl, json, fmt, spdlog, expected, xxhash, gtest, threads}
+#   yeto::dep::{asio, ssl, tls, json, fmt, spdlog, expected, xxhash, gtest, threads}
 include(FetchContent)
 
 option(YETO_ALLOW_FETCH "Download pinned sources where a system package is missing" OFF)
@@ -86,6 +86,9 @@ endif()
 add_library(yeto_dep_ssl INTERFACE)
 target_link_libraries(yeto_dep_ssl INTERFACE OpenSSL::Crypto ${CMAKE_DL_LIBS})
 add_library(yeto::dep::ssl ALIAS yeto_dep_ssl)
+add_library(yeto_dep_tls INTERFACE)
+target_link_libraries(yeto_dep_tls INTERFACE OpenSSL::SSL yeto::dep::ssl)
+add_library(yeto::dep::tls ALIAS yeto_dep_tls)
 
 find_path(YETO_XXHASH_INCLUDE xxhash.h)
 if(NOT YETO_XXHASH_INCLUDE)

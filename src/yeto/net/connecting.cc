@@ -11,10 +11,12 @@ namespace yeto::net {
 using asio::ip::tcp;
 
 struct Connecting::Impl : std::enable_shared_from_this<Connecting::Impl> {
-  Impl(Loop& of_loop, const Address& of_address, ConnectHandler handler)
+  Impl(Loop& of_loop, const Address& of_address, ConnectHandler handler,
+       std::shared_ptr<const Tls> of_tls)
       : loop(of_loop),
         address(of_address),
         done(std::move(handler)),
+        tls(std::move(of_tls)),
         resolver(of_loop.impl().io),
         socket(of_loop.impl().io) {}
 
@@ -67,14 +69,33 @@ struct Connecting::Impl : std::enable_shared_from_this<Connecting::Impl> {
       ec = asio::error::connection_refused;
     }
     if (!ec) {
-      return end(std::make_unique<Connection>(
-          std::make_shared<Connection::Impl>(loop, std::move(socket))));
+      const auto connected = std::make_shared<Connection::Impl>(loop, std::move(socket));
+      auto handle = std::make_unique<Connection>(connected);
+      return tls ? prove(connected, std::move(handle)) : end(std::move(handle));
     }
     if (next < endpoints.size()) {
       return try_next();
     }
     end(fail(ErrorCode::kUnreachable, strf("cannot connect: {}", ec.message()), address.text(),
              "check that the peer is running and listens there"));
+  }
+
+  // The handshake. Another endpoint of the same name would show the same certificate, so a failure
+  // is the end.
+  void prove(const std::shared_ptr<Connection::Impl>& connected,
+             std::unique_ptr<Connection> handle) {
+    proving = std::move(handle);
+    proving->set_close_handler([self = shared_from_this()](const Error& error) {
+      Error told = error;
+      told.where = self->address.text();
+      self->end(fail(std::move(told)));
+    });
+    connected->start_tls(tls, TlsEngine::Side::kConnects, [self = shared_from_this()] {
+      if (self->proving) {
+        self->proving->set_close_handler(nullptr);
+        self->end(std::move(self->proving));
+      }
+    });
   }
 
   void end(Result<std::unique_ptr<Connection>> result) {
@@ -90,11 +111,14 @@ struct Connecting::Impl : std::enable_shared_from_this<Connecting::Impl> {
     asio::error_code ignored;
     resolver.cancel();
     socket.close(ignored);
+    proving.reset();
   }
 
   Loop& loop;
   Address address;
   ConnectHandler done;
+  const std::shared_ptr<const Tls> tls;
+  std::unique_ptr<Connection> proving;  // during the handshake
   tcp::resolver resolver;
   tcp::socket socket;
   std::vector<tcp::endpoint> endpoints;
@@ -111,8 +135,8 @@ Connecting::~Connecting() {
 }
 
 std::unique_ptr<Connecting> connect(Loop& loop, const Address& address, Nanos timeout,
-                                    ConnectHandler done) {
-  auto impl = std::make_shared<Connecting::Impl>(loop, address, std::move(done));
+                                    ConnectHandler done, std::shared_ptr<const Tls> tls) {
+  auto impl = std::make_shared<Connecting::Impl>(loop, address, std::move(done), std::move(tls));
   impl->start(timeout);
   return std::make_unique<Connecting>(std::move(impl));
 }

@@ -7,11 +7,18 @@
 
 #include "yeto/base/format.h"
 #include "yeto/net/connection_impl.h"
+#include "yeto/net/socket_tuning.h"
 
 namespace yeto::net {
 namespace {
 
 using asio::ip::tcp;
+
+constexpr std::size_t kNoLimit = static_cast<std::size_t>(-1);
+constexpr std::size_t kUnsentLimit = std::size_t{256} << 10;
+// How soon a write that waits for acknowledgements is tried again: far below any round trip for
+// which the limit matters.
+constexpr Nanos kWriteRetry = 5 * kMillisecond;
 
 // A buffer sequence that asio copies without allocating.
 struct Gather {
@@ -39,11 +46,15 @@ Connection::Impl::Impl(Loop& of_loop, tcp::socket of_socket)
   asio::error_code ec;
   socket.set_option(tcp::no_delay(true), ec);
   socket.set_option(asio::socket_base::keep_alive(true), ec);
+  net::set_unsent_limit(socket.native_handle(), kUnsentLimit);
   local = address_of(socket.local_endpoint(ec));
   peer = address_of(socket.remote_endpoint(ec));
 }
 
 void Connection::Impl::start_read() {
+  if (secure) {
+    return tls_start_read();
+  }
   const MutableByteView target = read_target.subspan(read_filled);
   socket.async_read_some(
       asio::buffer(target.data(), target.size()),
@@ -69,16 +80,50 @@ void Connection::Impl::on_read(const asio::error_code& ec, std::size_t bytes) {
   done(read_filled);
 }
 
+std::size_t Connection::Impl::write_allowance() {
+  if (unacknowledged_limit == 0) {
+    return kNoLimit;
+  }
+  const std::size_t held = net::unacknowledged_bytes(socket.native_handle());
+  if (held < unacknowledged_limit) {
+    return unacknowledged_limit - held;
+  }
+  writing = true;
+  write_timer = loop.after(kWriteRetry, [self = shared_from_this()] {
+    self->write_timer = 0;
+    self->writing = false;
+    if (!self->writes.empty()) {
+      self->start_write();
+    }
+  });
+  return 0;
+}
+
 void Connection::Impl::start_write() {
+  if (secure) {
+    return tls_write();
+  }
+  handed = 0;
+  const std::size_t allowance = write_allowance();
+  if (allowance == 0) {
+    return;
+  }
+  // After this many bytes no further write is begun: what was handed over cannot be taken back.
+  const std::size_t begin_below = std::min(allowance, kGatherBytes);
+  std::size_t bytes_handed = 0;
   Gather gather;
-  for (std::size_t i = 0; i < writes.size() && gather.count < kMaxGather; ++i) {
-    const Write& write = writes[i];
-    for (std::size_t p = i == 0 ? part : 0; p < write.count && gather.count < kMaxGather; ++p) {
-      const ByteView bytes = write.parts[p].subspan(i == 0 && p == part ? part_offset : 0);
+  while (handed < writes.size() && gather.count < kMaxGather && bytes_handed < begin_below) {
+    const Write& write = writes[handed];
+    const bool first = handed == 0;
+    for (std::size_t p = first ? part : 0; p < write.count && gather.count < kMaxGather; ++p) {
+      ByteView bytes = write.parts[p].subspan(first && p == part ? part_offset : 0);
+      bytes = bytes.first(std::min(bytes.size(), allowance - bytes_handed));
       if (!bytes.empty()) {
         gather.buffers[gather.count++] = asio::const_buffer(bytes.data(), bytes.size());
+        bytes_handed += bytes.size();
       }
     }
+    ++handed;
   }
   writing = true;
   socket.async_write_some(
@@ -156,6 +201,10 @@ void Connection::Impl::lose(const asio::error_code& ec) {
                                      : strf("the connection was lost: {}", ec.message()),
               peer.text(),
               {}};
+  lose_with(std::move(error));
+}
+
+void Connection::Impl::lose_with(Error error) {
   const auto handler = std::exchange(close_handler, nullptr);
   close();
   if (handler) {
@@ -167,12 +216,15 @@ void Connection::Impl::lose(const asio::error_code& ec) {
 
 void Connection::Impl::close() {
   state = State::kClosed;
+  loop.cancel(std::exchange(write_timer, 0));
   asio::error_code ignored;
   socket.close(ignored);
   // Destroyed at the end of this function: a callback may own the objects that led here.
   const auto old_read = std::exchange(read_done, nullptr);
   const auto old_close = std::exchange(close_handler, nullptr);
   const auto old_writes = std::exchange(writes, {});
+  const auto old_ready =
+      secure ? std::exchange(secure->ready, nullptr) : std::function<void()>();
   queued = 0;
   part = 0;
   part_offset = 0;
@@ -184,6 +236,12 @@ void Connection::Impl::flush_then_close(Nanos limit, std::function<void()> done)
     loop.post([self = shared_from_this()] { self->finish_flush(); });
     return;
   }
+  if (secure && !secure->engine.ready()) {
+    // Nothing can be said to a peer that has not finished the handshake.
+    close();
+    loop.post([self = shared_from_this()] { self->finish_flush(); });
+    return;
+  }
   state = State::kFlushing;
   const auto old_read = std::exchange(read_done, nullptr);
   const auto old_close = std::exchange(close_handler, nullptr);
@@ -192,7 +250,7 @@ void Connection::Impl::flush_then_close(Nanos limit, std::function<void()> done)
   asio::error_code ignored;
   socket.cancel(ignored);
   if (!writing) {
-    if (writes.empty()) {
+    if (writes.empty() && !secure) {
       discard_input();
     } else {
       start_write();
@@ -280,6 +338,40 @@ void Connection::write(std::span<const ByteView> parts, std::shared_ptr<const vo
 
 std::size_t Connection::queued_bytes() const { return impl_->queued; }
 
+std::size_t Connection::take_back() {
+  // The first write may have been sent in part although no write is in progress.
+  const std::size_t keep = std::max<std::size_t>(impl_->handed, 1);
+  std::size_t taken = 0;
+  std::vector<Impl::Write> dropped;  // destroyed at the end: their owners may call back
+  while (impl_->state == Impl::State::kOpen && impl_->writes.size() > keep) {
+    dropped.push_back(std::move(impl_->writes.back()));
+    impl_->writes.pop_back();
+    for (std::size_t p = 0; p < dropped.back().count; ++p) {
+      impl_->queued -= dropped.back().parts[p].size();
+    }
+    ++taken;
+  }
+  return taken;
+}
+
+void Connection::set_liveness(Nanos silence) {
+  if (is_open()) {
+    net::set_liveness(impl_->socket.native_handle(), silence);
+  }
+}
+
+void Connection::set_unacknowledged_limit(std::size_t bytes) {
+  impl_->unacknowledged_limit = bytes;
+}
+
+std::size_t Connection::unacknowledged_bytes() const {
+  return is_open() ? net::unacknowledged_bytes(impl_->socket.native_handle()) : 0;
+}
+
+Nanos Connection::shortest_round_trip() const {
+  return is_open() ? net::shortest_round_trip(impl_->socket.native_handle()) : 0;
+}
+
 void Connection::close() {
   // A graceful end goes on without its Connection.
   if (impl_->state == Impl::State::kOpen) {
@@ -296,6 +388,10 @@ void Connection::close_gracefully(Nanos limit, std::function<void()> done) {
 }
 
 bool Connection::is_open() const { return impl_->state == Impl::State::kOpen; }
+bool Connection::is_secure() const { return impl_->secure != nullptr; }
+std::vector<std::string> Connection::peer_uris() const {
+  return impl_->secure ? impl_->secure->engine.peer_uris() : std::vector<std::string>{};
+}
 Address Connection::peer() const { return impl_->peer; }
 Address Connection::local() const { return impl_->local; }
 std::uint64_t Connection::bytes_in() const { return impl_->bytes_in; }

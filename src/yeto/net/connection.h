@@ -5,18 +5,22 @@
 // all its callbacks: none runs afterwards. A loss (the peer closed, an I/O error) is told once
 // through the close handler; pending reads and writes are then dropped without a call. TCP_NODELAY
 // and keep-alive are on; buffer sizes are left to the kernel, which tunes them better than a fixed
-// SO_RCVBUF would.
+// SO_RCVBUF would. Of what is queued the kernel gets at most 256 KiB that it has not sent yet
+// (TCP_NOTSENT_LOWAT).
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "yeto/base/bytes.h"
 #include "yeto/base/result.h"
 #include "yeto/net/address.h"
 #include "yeto/net/loop.h"
+#include "yeto/net/tls.h"
 
 namespace yeto::net {
 
@@ -47,6 +51,20 @@ class Connection {
              std::function<void()> sent = {});
   // Bytes given to write() and not yet taken by the kernel.
   std::size_t queued_bytes() const;
+  // Takes the newest writes of which nothing was sent out of the queue, without their `sent`; how
+  // many.
+  std::size_t take_back();
+
+  // A peer that acknowledges nothing for `silence` is lost; idle connections are probed. On systems
+  // without such options the peer's silence must be noticed by the caller.
+  void set_liveness(Nanos silence);
+  // While the kernel holds more than this without an acknowledgement of the peer, nothing more is
+  // given to it: on a slow link little waits in the network then. 0, the default: no limit.
+  void set_unacknowledged_limit(std::size_t bytes);
+  // Bytes in the kernel that the peer has not acknowledged; 0 where it does not say.
+  std::size_t unacknowledged_bytes() const;
+  // The shortest round trip so far; 0 if unknown.
+  Nanos shortest_round_trip() const;
 
   // Ends the connection at once; queued bytes are lost.
   void close();
@@ -56,9 +74,15 @@ class Connection {
   void close_gracefully(Nanos limit, std::function<void()> done = {});
   bool is_open() const;
 
+  // Made with TLS; the peer may still have to prove itself.
+  bool is_secure() const;
+  // The URIs of the certificate the peer has proven to own. Empty without TLS and before the
+  // handshake is over.
+  std::vector<std::string> peer_uris() const;
+
   Address peer() const;
   Address local() const;
-  // Totals of this connection, headers of TCP and IP not included.
+  // Totals of this connection as they passed the socket, headers of TCP and IP not included.
   std::uint64_t bytes_in() const;
   std::uint64_t bytes_out() const;
 
@@ -73,8 +97,11 @@ class Listener {
 
   // Binds and listens; port 0 takes a free one. kUnreachable or kIo name the address and what to
   // do. Resolves a host name in this call (blocks); literals do not.
+  // "::" takes IPv4 peers too (their addresses appear as ::ffff:a.b.c.d), every other IPv6 address
+  // IPv6 peers only. With `tls` each accepted connection begins with a handshake.
   static Result<std::unique_ptr<Listener>> open(Loop& loop, const Address& address,
-                                                AcceptHandler handler);
+                                                AcceptHandler handler,
+                                                std::shared_ptr<const Tls> tls = nullptr);
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
@@ -94,8 +121,9 @@ class Listener {
 };
 
 // Connects to the first endpoint of `address` that answers within `timeout` over all of them (name
-// resolution included). `done` gets kUnreachable or kTimeout naming the address; it is never called
-// inside this call, and not at all once the returned handle is destroyed.
+// resolution and handshake included). `done` gets kUnreachable, kTimeout, and with TLS kPermission
+// or kProtocol, naming the address; it is never called inside this call, and not at all once the
+// returned handle is destroyed.
 class Connecting {
  public:
   struct Impl;
@@ -109,6 +137,6 @@ class Connecting {
 };
 using ConnectHandler = std::function<void(Result<std::unique_ptr<Connection>>)>;
 std::unique_ptr<Connecting> connect(Loop& loop, const Address& address, Nanos timeout,
-                                    ConnectHandler done);
+                                    ConnectHandler done, std::shared_ptr<const Tls> tls = nullptr);
 
 }  // namespace yeto::net

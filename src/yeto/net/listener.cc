@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <asio/ip/tcp.hpp>
+#include <asio/ip/v6_only.hpp>
 #include <cerrno>
 #include <utility>
 #include <vector>
@@ -63,6 +64,10 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
       // A restarted syncer takes its old port although old connections are in TIME_WAIT.
       acceptor.set_option(tcp::acceptor::reuse_address(true), ec);
     }
+    if (!ec && endpoint.address().is_v6()) {
+      // The systems differ in their default.
+      acceptor.set_option(asio::ip::v6_only(!endpoint.address().is_unspecified()), ec);
+    }
     if (!ec) {
       acceptor.bind(endpoint, ec);
     }
@@ -95,8 +100,11 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
       return;
     }
     if (!ec) {
-      held =
-          std::make_unique<Connection>(std::make_shared<Connection::Impl>(loop, std::move(socket)));
+      auto connection = std::make_shared<Connection::Impl>(loop, std::move(socket));
+      if (tls) {
+        connection->start_tls(tls, TlsEngine::Side::kAccepts);
+      }
+      held = std::make_unique<Connection>(std::move(connection));
     }
     resume();
   }
@@ -120,6 +128,7 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
   tcp::acceptor acceptor;
   Address bound;
   AcceptHandler handler;
+  std::shared_ptr<const Tls> tls;
   std::unique_ptr<Connection> held;
   bool accepting = false;
   bool paused = false;
@@ -137,7 +146,8 @@ Listener::~Listener() {
 }
 
 Result<std::unique_ptr<Listener>> Listener::open(Loop& loop, const Address& address,
-                                                 AcceptHandler handler) {
+                                                 AcceptHandler handler,
+                                                 std::shared_ptr<const Tls> tls) {
   YETO_ASSIGN(const std::vector<tcp::endpoint> endpoints, resolve(loop, address));
   std::shared_ptr<Impl> impl;
   asio::error_code ec;
@@ -153,6 +163,7 @@ Result<std::unique_ptr<Listener>> Listener::open(Loop& loop, const Address& addr
     return fail(bind_error(address, ec));
   }
   impl->handler = std::move(handler);
+  impl->tls = std::move(tls);
   impl->start_accept();
   return std::unique_ptr<Listener>(new Listener(std::move(impl)));
 }
