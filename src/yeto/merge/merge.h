@@ -109,6 +109,7 @@ struct Outputs {
 struct SeatWeight {
   std::uint32_t seat = 0;
   double weight = 0.0;  // share of the sum, 0 … 1
+  bool operator==(const SeatWeight&) const = default;
 };
 
 // A merge cut into parts that may run on different threads:
