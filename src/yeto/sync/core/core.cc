@@ -100,6 +100,12 @@ void Core::advance() {
   send_heartbeats();
 }
 
+void Core::free_all(const std::vector<BufferId>& buffers) {
+  for (const BufferId buffer : buffers) {
+    emit(FreeBuffer{buffer});
+  }
+}
+
 void Core::trouble(std::string text) {
   error_ = text;
   tape(TapeError{std::move(text)});
@@ -151,7 +157,7 @@ void Core::handle(const ConnClosed& event) {
     return;
   }
   if (broadcasts_) {
-    broadcasts_->pause(*seat);
+    free_all(broadcasts_->pause(*seat));
   }
   final_readers_.erase(*seat);
   if (donation_ && donation_->seat == *seat) {
@@ -278,7 +284,7 @@ void Core::handle(const TransferSent& event) {
     broadcast_tickets_.erase(at);
     Member* member = roster_.find(seat);
     if (broadcasts_ && member != nullptr && member->conn == event.conn) {
-      broadcasts_->sent(seat, event.ok);
+      free_all(broadcasts_->sent(seat, event.ok));
       roster_.heard(event.conn, now_);
       if (!event.ok) {
         broadcast_retry_at_[seat] = now_ + kBroadcastRetry;

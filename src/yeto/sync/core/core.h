@@ -101,6 +101,7 @@ class Core {
   void send_broadcasts();
   void emit(Action action) { out_.push_back(std::move(action)); }
   void tape(TapeRecord record) { emit(Tape{std::move(record)}); }
+  void free_all(const std::vector<BufferId>& buffers);
   void trouble(std::string text);
   bool owes_push(Seat seat) const;
   bool live(const Member& member) const;

@@ -146,7 +146,7 @@ void Core::join_broadcasts(Seat seat, const wire::Hello& hello) {
       held[i] = item.version;
     }
   }
-  broadcasts_->join(seat, std::move(held));
+  free_all(broadcasts_->join(seat, std::move(held)));
   broadcast_retry_at_.erase(seat);
 }
 
@@ -159,7 +159,7 @@ void Core::forget_process(Seat seat) {
     }
   }
   if (broadcasts_) {
-    broadcasts_->leave(seat);
+    free_all(broadcasts_->leave(seat));
   }
   final_readers_.erase(seat);
   if (donation_ && donation_->seat == seat) {
@@ -336,14 +336,15 @@ void Core::handle(const ImagesMade& event) {
   YETO_CHECK(event.images.size() == versions_.size(), "one image per fragment");
   for (std::uint32_t i = 0; i < versions_.size(); ++i) {
     const Image& image = event.images[i];
-    broadcasts_->publish(i, {versions_[i], image.buffer, image.bytes, image.digest});
+    free_all(broadcasts_->publish(i, {versions_[i], image.buffer, image.bytes, image.digest}));
   }
   if (!initialised_) {
     initialised_ = true;
     phase_ = RunPhase::kWaiting;
     for (const auto& [seat, member] : roster_.members()) {
       if (member.present()) {
-        broadcasts_->join(seat, std::vector<std::optional<std::uint64_t>>(versions_.size()));
+        free_all(
+            broadcasts_->join(seat, std::vector<std::optional<std::uint64_t>>(versions_.size())));
       }
     }
   }
@@ -354,7 +355,7 @@ void Core::handle(const ImagesMade& event) {
 
 // Why training does not start yet, in words; empty: it can.
 std::string Core::start_obstacle() const {
-  if (!initialised_ || !broadcasts_->images().front()) {
+  if (!initialised_ || !broadcasts_->published(0)) {
     return "the initial values are not here";
   }
   if (!saved_once_) {

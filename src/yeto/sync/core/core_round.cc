@@ -483,11 +483,8 @@ void Core::publish() {
   commit_ = Commit::kIdle;
   const std::uint32_t fragment = round.attempt.fragment;
   commit_time_ = now_ - merge_began_;
-  const auto old = broadcasts_->publish(fragment, {versions_[fragment], commit_image_.buffer,
-                                                   commit_image_.bytes, commit_image_.digest});
-  if (old) {
-    emit(FreeBuffer{*old});
-  }
+  free_all(broadcasts_->publish(fragment, {versions_[fragment], commit_image_.buffer,
+                                           commit_image_.bytes, commit_image_.digest}));
   TapeRound record = std::move(round.tape);
   record.round = round.attempt.round;
   record.fragment = fragment;

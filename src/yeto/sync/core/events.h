@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "yeto/base/clock.h"
+#include "yeto/sync/session/data_leases.h"
 #include "yeto/tensor/layout.h"
 #include "yeto/wire/messages.h"
 
@@ -228,28 +229,6 @@ struct Ledger {  // fragment-tokens
   std::uint64_t dropped = 0;
   std::uint64_t waiting = 0;
   bool operator==(const Ledger&) const = default;
-};
-// Positions [first, first + count) of the sample order of an epoch (data leases).
-struct DataRange {
-  std::uint64_t epoch = 0;
-  std::uint64_t first = 0;
-  std::uint64_t count = 0;
-  bool operator==(const DataRange&) const = default;
-};
-struct SeatRange {
-  Seat seat = 0;
-  DataRange range;
-  bool operator==(const SeatRange&) const = default;
-};
-// Data leases: what of the sample order was given to whom, and what is settled.
-struct DataState {
-  std::uint64_t rows = 0;           // positions per epoch; 0: no learner has said yet
-  DataRange next;                   // the first position never given out; its count is 0
-  std::vector<DataRange> returned;  // to be given out again, oldest first
-  std::vector<SeatRange> out;       // given out, not settled
-  std::vector<DataRange> settled;   // ascending, neighbours joined
-  std::uint64_t repeated = 0;       // positions that were given out more than once
-  bool operator==(const DataState&) const = default;
 };
 // A term that began with these versions; what an older term committed above them is void.
 struct Fork {

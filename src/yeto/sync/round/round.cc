@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "yeto/base/format.h"
+#include "yeto/base/result.h"
 
 namespace yeto::sync {
 
@@ -50,6 +51,21 @@ Nanos launch_interval(const RoundOptions& options, std::optional<Nanos> pace,
   return std::max(options.min_round, paced);
 }
 
+std::uint32_t effective_interval(std::uint32_t sync_interval_steps, std::uint64_t planned_steps) {
+  constexpr std::uint64_t kMergesOfAFragment = 4;
+  if (planned_steps == 0 || planned_steps >= kMergesOfAFragment * sync_interval_steps) {
+    return sync_interval_steps;
+  }
+  return static_cast<std::uint32_t>(std::max<std::uint64_t>(1, planned_steps / kMergesOfAFragment));
+}
+
+double late_factor(std::uint64_t lag, double merge_alpha, bool blended) {
+  const auto power = static_cast<double>(lag);
+  const double decay = std::pow(0.5, power);
+  // Under raw references the share α of an earlier push stays in the next delta of its island.
+  return blended || lag == 0 ? decay : std::min(decay, 1.0 - std::pow(merge_alpha, power));
+}
+
 std::uint64_t steps_to_capture(const RoundOptions& options, std::uint32_t fragments) {
   return std::max<std::uint64_t>(1, options.sync_interval_steps / fragments);
 }
@@ -59,7 +75,14 @@ namespace {
 Decision after_timeout(Attempt& attempt, Nanos now) {
   const std::uint32_t accepted = attempt.count(Duty::kAccepted);
   if (attempt.sweep && accepted > 0) {
-    return {Decision::Kind::kClose, now, "round timeout in the last sweep"};
+    const std::uint32_t missing = attempt.open();
+    for (auto& [seat, duty] : attempt.duties) {
+      if (duty == Duty::kOutstanding || duty == Duty::kReceiving) {
+        duty = Duty::kGone;
+      }
+    }
+    return {Decision::Kind::kClose, now,
+            strf("round timeout in the last sweep, {} missing", missing)};
   }
   return {Decision::Kind::kAskAgain, now,
           strf("round timeout with {} accepted, {} missing", accepted, attempt.open())};
@@ -74,6 +97,8 @@ Decision in_grace(const RoundOptions& options, Attempt& attempt, std::optional<N
       return {Decision::Kind::kWait, attempt.asked + options.round_timeout,
               "step times unknown: waiting for all live members"};
     }
+    YETO_CHECK(*grace <= from_seconds(options.grace_gamma * options.grace_tau * seconds(*pace)),
+               "grace is never longer than γ·τ·ξ");
     attempt.grace_end = attempt.quorum_at + *grace;
   }
   if (now >= attempt.grace_end) {
@@ -84,13 +109,41 @@ Decision in_grace(const RoundOptions& options, Attempt& attempt, std::optional<N
   return {Decision::Kind::kWait, attempt.grace_end, "quorum reached, in grace"};
 }
 
+// A fixed roster: nobody is left out, so a lost member is waited for like a slow one.
+Decision decide_for_all(const RoundOptions& options, Attempt& attempt, Nanos now) {
+  const std::uint32_t missing = attempt.open() + attempt.count(Duty::kGone);
+  if (missing == 0) {
+    attempt.quorum_at = attempt.quorum_at == 0 ? now : attempt.quorum_at;
+    return attempt.count(Duty::kAccepted) == 0
+               ? Decision{Decision::Kind::kAbandon, now, "every seat answered, nothing to merge"}
+               : Decision{Decision::Kind::kClose, now, "every seat answered"};
+  }
+  if (now >= attempt.asked + options.round_timeout) {
+    return {Decision::Kind::kAskAgain, now,
+            strf("round timeout, {} seats have not answered", missing)};
+  }
+  return {Decision::Kind::kWait, attempt.asked + options.round_timeout,
+          strf("{} of {} seats have not answered", missing, attempt.duties.size())};
+}
+
 }  // namespace
+
+std::uint32_t needed_pushes(const RoundOptions& options, const Attempt& attempt) {
+  const std::uint32_t possible = attempt.count(Duty::kAccepted) + attempt.open();
+  const std::uint32_t wanted =
+      attempt.sweep || options.all_answer
+          ? possible
+          : quorum_of(options, static_cast<std::uint32_t>(attempt.duties.size()));
+  return std::max<std::uint32_t>(1, std::min(wanted, possible));
+}
 
 Decision decide(const RoundOptions& options, Attempt& attempt, std::optional<Nanos> pace,
                 Nanos sync, Nanos now) {
+  if (options.all_answer) {
+    return decide_for_all(options, attempt, now);
+  }
   const std::uint32_t accepted = attempt.count(Duty::kAccepted);
-  const std::uint32_t open = attempt.open();
-  if (open == 0) {
+  if (attempt.open() == 0) {
     if (accepted == 0) {
       return {Decision::Kind::kAbandon, now, "nothing accepted and nobody outstanding"};
     }
@@ -99,10 +152,7 @@ Decision decide(const RoundOptions& options, Attempt& attempt, std::optional<Nan
     }
     return {Decision::Kind::kClose, now, "all live members answered"};
   }
-  const std::uint32_t wanted =
-      attempt.sweep ? accepted + open
-                    : quorum_of(options, static_cast<std::uint32_t>(attempt.duties.size()));
-  const std::uint32_t needed = std::max<std::uint32_t>(1, std::min(wanted, accepted + open));
+  const std::uint32_t needed = needed_pushes(options, attempt);
   if (accepted >= needed) {
     if (attempt.quorum_at == 0) {
       attempt.quorum_at = now;

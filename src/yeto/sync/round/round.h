@@ -18,6 +18,7 @@ struct RoundOptions {
   std::uint32_t learners = 1;  // expected at start
   std::uint32_t quorum = 0;    // 0: auto (all up to two learners, else three quarters, rounded up)
   bool quorum_all = false;
+  bool all_answer = false;  // fixed roster: a round waits for each captured seat, also a lost one
   std::uint32_t sync_interval_steps = 24;  // H
   Nanos min_round = 0;
   Nanos round_timeout = 900 * kSecond;
@@ -68,6 +69,14 @@ std::optional<Nanos> grace_of(const RoundOptions& options, std::optional<Nanos> 
 Nanos launch_interval(const RoundOptions& options, std::optional<Nanos> pace,
                       std::uint32_t fragments);
 
+// H, lowered so that a run of `planned_steps` local steps (0: unknown) merges each fragment at
+// least four times.
+std::uint32_t effective_interval(std::uint32_t sync_interval_steps, std::uint64_t planned_steps);
+
+// Share of its weight that a push keeps whose base lags by `lag` versions: min(0.5^lag, 1 − α^lag)
+// under raw delta references, 0.5^lag under blended ones.
+double late_factor(std::uint64_t lag, double merge_alpha, bool blended);
+
 // Steps a member must have made since its join to be captured: max(1, H/F).
 std::uint64_t steps_to_capture(const RoundOptions& options, std::uint32_t fragments);
 
@@ -82,6 +91,10 @@ struct Decision {
   Nanos until = 0;  // of kWait: when to look again at the latest
   std::string reason;
 };
+
+// Accepted pushes that this attempt needs to close: max(1, min(K, accepted + outstanding)); in the
+// last sweep, and with a fixed roster, everybody's.
+std::uint32_t needed_pushes(const RoundOptions& options, const Attempt& attempt);
 
 // Looks at the attempt and opens the quorum time and the grace window in it.
 Decision decide(const RoundOptions& options, Attempt& attempt, std::optional<Nanos> pace,

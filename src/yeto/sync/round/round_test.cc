@@ -170,5 +170,69 @@ TEST(RoundTest, OutliersNeedEightNormsToCompareWith) {
   EXPECT_FALSE(watch.outlier(1e4));
 }
 
+TEST(RoundTest, GraceIsNeverNegativeAndNeverAboveItsFormula) {
+  RoundOptions options;
+  EXPECT_EQ(*grace_of(options, 0, 0, 0), 0) << "a step time of zero leaves no time";
+  EXPECT_EQ(*grace_of(options, kSecond, 2 * kSecond, 0), 0) << "the quorum took all of it";
+  EXPECT_EQ(*grace_of(options, kSecond, 0, 5 * kSecond), 0) << "the last commit took all of it";
+  options.grace_cap = 0;
+  EXPECT_EQ(*grace_of(options, kSecond, 0, 0), 0) << "a cap of zero closes at quorum";
+  options.grace_cap = 60 * kSecond;
+  EXPECT_EQ(*grace_of(options, kSecond, 0, 0), 1600 * kMillisecond) << "a cap never lengthens";
+  options.grace_cap.reset();
+  for (const Nanos pace : {kMillisecond, kSecond, 30 * kSecond}) {
+    for (const Nanos used : {Nanos{0}, kMillisecond, kSecond, 100 * kSecond}) {
+      const Nanos grace = *grace_of(options, pace, used, used / 2);
+      EXPECT_GE(grace, 0);
+      EXPECT_LE(grace, from_seconds(1.6 * seconds(pace)));
+    }
+  }
+}
+
+TEST(RoundTest, TimeoutInTheLastSweepLetsTheMissingGo) {
+  RoundOptions options;
+  options.learners = 4;
+  options.round_timeout = 10 * kSecond;
+  auto attempt = attempt_of({Duty::kAccepted, Duty::kOutstanding, Duty::kReceiving});
+  attempt.sweep = true;
+  EXPECT_EQ(needed_pushes(options, attempt), 3u);
+  EXPECT_EQ(decide(options, attempt, kSecond, 0, 10 * kSecond).kind, Decision::Kind::kClose);
+  EXPECT_EQ(needed_pushes(options, attempt), 1u) << "only what came is needed then";
+}
+
+TEST(RoundTest, FixedRosterWaitsForLostSeatsToo) {
+  RoundOptions options;
+  options.learners = 3;
+  options.all_answer = true;
+  auto attempt = attempt_of({Duty::kAccepted, Duty::kGone, Duty::kEmpty});
+  EXPECT_EQ(decide(options, attempt, kSecond, 0, 100 * kSecond).kind, Decision::Kind::kWait);
+  EXPECT_EQ(decide(options, attempt, kSecond, 0, options.round_timeout).kind,
+            Decision::Kind::kAskAgain)
+      << "never without it, however late";
+  attempt.duties[1] = Duty::kDropped;
+  EXPECT_EQ(decide(options, attempt, kSecond, 0, 0).kind, Decision::Kind::kClose)
+      << "a bad push is an answer";
+  attempt.duties[0] = Duty::kEmpty;
+  EXPECT_EQ(decide(options, attempt, kSecond, 0, 0).kind, Decision::Kind::kAbandon);
+}
+
+TEST(RoundTest, LateWorkIsDiscountedByItsLag) {
+  EXPECT_DOUBLE_EQ(late_factor(0, 0.5, false), 1.0);
+  EXPECT_DOUBLE_EQ(late_factor(1, 0.0, false), 0.5);
+  EXPECT_DOUBLE_EQ(late_factor(2, 0.0, false), 0.25);
+  EXPECT_DOUBLE_EQ(late_factor(1, 0.75, false), 0.25) << "1 − α^lag is the smaller one";
+  EXPECT_DOUBLE_EQ(late_factor(2, 0.75, false), 0.25) << "0.5^lag is the smaller one";
+  EXPECT_DOUBLE_EQ(late_factor(1, 0.75, true), 0.5) << "blended deltas leave the share out";
+  EXPECT_DOUBLE_EQ(late_factor(1, 1.0, false), 0.0) << "all of it comes again";
+}
+
+TEST(RoundTest, IntervalIsLoweredUntilEachFragmentIsMergedFourTimes) {
+  EXPECT_EQ(effective_interval(24, 0), 24u) << "unknown plans change nothing";
+  EXPECT_EQ(effective_interval(24, 96), 24u);
+  EXPECT_EQ(effective_interval(24, 95), 23u);
+  EXPECT_EQ(effective_interval(24, 40), 10u);
+  EXPECT_EQ(effective_interval(24, 3), 1u);
+}
+
 }  // namespace
 }  // namespace yeto::sync

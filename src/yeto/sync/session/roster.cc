@@ -49,7 +49,7 @@ AdmissionResult Roster::admit(const wire::Hello& hello, std::uint64_t conn, bool
   if (auto no = objection(hello, proof_ok, now)) {
     return *no;
   }
-  const std::uint32_t seat = hello.seat == wire::kNoSeat ? free_seat() : hello.seat;
+  const std::uint32_t seat = hello.seat == wire::kNoSeat ? *free_seat() : hello.seat;
   if (!demands_) {
     demands_ = Demands{hello.layout, hello.values, hello.contract, {}};
   }
@@ -59,20 +59,23 @@ AdmissionResult Roster::admit(const wire::Hello& hello, std::uint64_t conn, bool
   admission.replaced = member.conn;
   admission.resumed = member.present() && member.incarnation == hello.incarnation &&
                       !is_none(hello.session) && member.session == hello.session;
+  admission.first = member.incarnation == 0;
+  admission.same_process = !admission.first && member.incarnation == hello.incarnation;
   if (!admission.resumed) {
     // Counters of the seat go on; what belongs to the process begins anew.
-    const bool same_process = member.incarnation == hello.incarnation && member.incarnation != 0;
     member.seat = seat;
     member.incarnation = hello.incarnation;
     member.session = fresh;
     member.phase = wire::Phase::kLoad;
     member.step_time.reset();
     member.step_at_join = hello.local_step;
-    member.limit = same_process && member.limit;
     member.drained.clear();
-    member.bad_in_a_row = 0;
-    member.quarantined_until_round = 0;
     member.done = false;
+    if (!admission.same_process) {
+      member.limit = false;
+      member.bad_in_a_row = 0;
+      member.quarantined_until_round = 0;
+    }
   }
   member.lost = false;
   member.left = false;
@@ -110,7 +113,28 @@ std::optional<wire::Refused> Roster::objection(const wire::Hello& hello, bool pr
       return refused(RefuseCode::kContract, false, "islands of one run must agree: " + difference);
     }
   }
-  const Member* member = hello.seat == wire::kNoSeat ? nullptr : find(hello.seat);
+  return seat_objection(hello, now);
+}
+
+std::optional<wire::Refused> Roster::seat_objection(const wire::Hello& hello, Nanos now) const {
+  using wire::RefuseCode;
+  if (hello.seat == wire::kNoSeat) {
+    if (!free_seat()) {
+      return refused(RefuseCode::kFull, true,
+                     "all seats of the fixed roster are taken; name the seat that this process is "
+                     "to take over");
+    }
+    return std::nullopt;
+  }
+  if (!belongs(hello.seat)) {
+    std::string names;
+    for (const std::uint32_t seat : options_.fixed) {
+      names += strf("{}{}", names.empty() ? "" : ", ", seat);
+    }
+    return refused(RefuseCode::kSeat, false,
+                   strf("seat {} is not in the run's fixed roster ({})", hello.seat, names));
+  }
+  const Member* member = find(hello.seat);
   if (member != nullptr && member->present() && member->conn && now < member->lease_until &&
       member->incarnation != hello.incarnation) {
     return refused(RefuseCode::kBusySeat, true,
@@ -119,6 +143,11 @@ std::optional<wire::Refused> Roster::objection(const wire::Hello& hello, bool pr
                         hello.seat, seconds(member->lease_until - now)));
   }
   return std::nullopt;
+}
+
+bool Roster::belongs(std::uint32_t seat) const {
+  return options_.fixed.empty() ||
+         std::find(options_.fixed.begin(), options_.fixed.end(), seat) != options_.fixed.end();
 }
 
 std::optional<wire::Refused> Roster::layout_objection(const wire::Hello& hello) const {
@@ -134,7 +163,17 @@ std::optional<wire::Refused> Roster::layout_objection(const wire::Hello& hello) 
   return no;
 }
 
-std::uint32_t Roster::free_seat() const {
+// An anonymous joiner takes a seat that nobody had, or of a fixed roster one that nobody holds.
+std::optional<std::uint32_t> Roster::free_seat() const {
+  for (const std::uint32_t seat : options_.fixed) {
+    const Member* member = find(seat);
+    if (member == nullptr || !member->present()) {
+      return seat;
+    }
+  }
+  if (!options_.fixed.empty()) {
+    return std::nullopt;
+  }
   std::uint32_t seat = 0;
   while (members_.contains(seat)) {
     ++seat;

@@ -23,8 +23,9 @@ namespace yeto::sync {
 struct RosterOptions {
   std::string run_id;
   Nanos lease = 5 * kSecond;
-  Nanos stall_floor = 60 * kSecond;  // stall limit = max(this, 10 step times)
-  bool lockstep = false;             // members wait for each other; only a lease ends that
+  Nanos stall_floor = 60 * kSecond;    // stall limit = max(this, 10 step times)
+  bool lockstep = false;               // members wait for each other; only a lease ends that
+  std::vector<std::uint32_t> fixed{};  // not empty: only these seats belong to the run
 };
 
 struct Member {
@@ -49,12 +50,14 @@ struct Member {
   bool limit = false;               // it reached its own limit
   std::set<std::uint32_t> drained;  // fragments it has nothing new for since LIMIT
 
+  // Of the process: another one of the seat starts without them.
   std::uint32_t bad_in_a_row = 0;
   std::uint64_t quarantined_until_round = 0;
   std::uint64_t expected = 0;  // rounds that captured it
   std::uint64_t responded = 0;
   std::uint64_t pushes = 0;
   std::uint64_t merged = 0;
+  std::uint64_t carried = 0;  // came late and waited for the next round
   std::uint64_t dropped = 0;
   std::uint64_t bytes_pushed = 0;
   std::uint64_t bytes_received = 0;
@@ -65,7 +68,9 @@ struct Member {
 // Admitted. `replaced` is the connection that this one takes the place of.
 struct Admission {
   std::uint32_t seat = 0;
-  bool resumed = false;  // same process and session: nothing to overwrite
+  bool resumed = false;       // same process and session: nothing to overwrite
+  bool same_process = false;  // the process that held the seat last in this life of the syncer
+  bool first = false;         // the seat was not here before in this life of the syncer
   std::optional<std::uint64_t> replaced;
 };
 using AdmissionResult = std::variant<Admission, wire::Refused>;
@@ -85,6 +90,7 @@ class Roster {
   void forget_demands() { demands_.reset(); }
   const std::optional<Demands>& demands() const { return demands_; }
 
+  bool belongs(std::uint32_t seat) const;
   // Decides on a learner's HELLO and, if it is admitted, makes or renews the member.
   AdmissionResult admit(const wire::Hello& hello, std::uint64_t conn, bool proof_ok,
                         const wire::SessionToken& fresh, Nanos now);
@@ -116,8 +122,9 @@ class Roster {
 
  private:
   std::optional<wire::Refused> objection(const wire::Hello& hello, bool proof_ok, Nanos now) const;
+  std::optional<wire::Refused> seat_objection(const wire::Hello& hello, Nanos now) const;
   std::optional<wire::Refused> layout_objection(const wire::Hello& hello) const;
-  std::uint32_t free_seat() const;
+  std::optional<std::uint32_t> free_seat() const;
   Nanos stall_limit(const Member& member) const;
 
   RosterOptions options_;

@@ -128,5 +128,48 @@ TEST_F(SessionTest, SeatTokensNeverFallAndSumOverSeats) {
   EXPECT_EQ(Roster::steps_since_join(*roster.find(0)), 0u);
 }
 
+TEST(FixedRosterTest, OnlyItsSeatsAreAdmittedAndAnonymousJoinersTakeFreeOnes) {
+  Roster roster(RosterOptions{.run_id = "run", .lease = 5 * kSecond, .fixed = {2, 5}});
+  const auto other = roster.admit(hello(3, 1), 1, true, token(1), 0);
+  ASSERT_TRUE(std::holds_alternative<wire::Refused>(other));
+  EXPECT_EQ(std::get<wire::Refused>(other).code, wire::RefuseCode::kSeat);
+  EXPECT_EQ(std::get<wire::Refused>(other).text, "seat 3 is not in the run's fixed roster (2, 5)");
+  const auto named = roster.admit(hello(2, 1), 2, true, token(2), 0);
+  EXPECT_EQ(std::get<Admission>(named).seat, 2u);
+  const auto anonymous = roster.admit(hello(wire::kNoSeat, 2), 3, true, token(3), 0);
+  EXPECT_EQ(std::get<Admission>(anonymous).seat, 5u);
+  const auto full = roster.admit(hello(wire::kNoSeat, 3), 4, true, token(4), 0);
+  EXPECT_EQ(std::get<wire::Refused>(full).code, wire::RefuseCode::kFull);
+  roster.leave(2, "done");
+  EXPECT_EQ(std::get<Admission>(roster.admit(hello(wire::kNoSeat, 4), 5, true, token(5), 0)).seat,
+            2u);
+}
+
+TEST_F(SessionTest, AdmissionTellsWhichProcessHoldsTheSeat) {
+  const auto first = admitted(hello(0, 1), 1, 1);
+  EXPECT_TRUE(first.first);
+  EXPECT_FALSE(first.same_process);
+  roster.disconnect(1);
+  roster.expire(5 * kSecond);
+  const auto again = admitted(hello(0, 1), 2, 2, 6 * kSecond);
+  EXPECT_TRUE(again.same_process) << "its lease ended, the process lived";
+  EXPECT_FALSE(again.resumed);
+  roster.disconnect(2);
+  const auto other = admitted(hello(0, 2), 3, 3, 7 * kSecond);
+  EXPECT_FALSE(other.first);
+  EXPECT_FALSE(other.same_process);
+}
+
+TEST_F(SessionTest, QuarantineOutlivesAReconnectButNotTheProcess) {
+  admitted(hello(0, 1), 1, 1);
+  roster.find(0)->quarantined_until_round = 12;
+  roster.disconnect(1);
+  admitted(hello(0, 1), 2, 2, kSecond);
+  EXPECT_EQ(roster.find(0)->quarantined_until_round, 12u);
+  roster.disconnect(2);
+  admitted(hello(0, 2), 3, 3, kSecond);
+  EXPECT_EQ(roster.find(0)->quarantined_until_round, 0u);
+}
+
 }  // namespace
 }  // namespace yeto::sync
