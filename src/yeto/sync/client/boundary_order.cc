@@ -42,6 +42,7 @@ void Client::step(std::uint64_t tokens, Nanos now) {
   for (FragmentState& fragment : fragments_) {
     fragment.work += Work{1, tokens};
   }
+  rows_.step_ended();
 }
 
 void Client::resume_training(Nanos now) {
@@ -102,11 +103,13 @@ Actions Client::boundary() {
       continue;
     }
     answer_pull(index, out);
+    offer_late(index, out);
     apply_ready(index, out);
   }
   while (lockstep_round_due() && lockstep_round_done(out)) {
   }
   apply_final(out);
+  settle_rows(out);
   return out;
 }
 
@@ -124,7 +127,7 @@ void Client::answer_init(std::uint32_t index, Actions& out) {
   offer.codec = CodecId::kF32;
   offer.bytes = values_[index] * sizeof(float);
   const Ticket ticket = next_id_++;
-  outgoing_.emplace(ticket, Outgoing{offer, {}, 0, false});
+  outgoing_.emplace(ticket, Outgoing{offer, true, false});
   out.push_back(TakeInit{ticket, index});
 }
 
@@ -170,19 +173,64 @@ wire::Offer Client::push_offer(std::uint32_t index, const wire::Pull& pull) cons
 
 void Client::take_push(std::uint32_t index, Actions& out) {
   FragmentState& fragment = fragments_[index];
-  const Work work = sum(fragment.work, fragment.returned);
-  wire::Offer offer = push_offer(index, *fragment.pull);
+  const wire::Offer offer = push_offer(index, *fragment.pull);
+  fragment.pull.reset();
+  take_delta(index, offer, DeltaSpan::kWhole, out);
+}
+
+void Client::take_delta(std::uint32_t index, wire::Offer offer, DeltaSpan span, Actions& out) {
+  FragmentState& fragment = fragments_[index];
+  supersede_pushes(index, out);
+  // Once more the same delta leaves out the work since.
+  const Work work =
+      span == DeltaSpan::kAgain ? fragment.returned : sum(fragment.work, fragment.returned);
   offer.bytes = codec::encoded_bytes(push_codec_, values_[index]);
   offer.c_steps = work.steps;
   offer.c_tokens = work.tokens;
   const Ticket ticket = next_id_++;
-  outgoing_.emplace(ticket, Outgoing{offer, work, fragment.applications, false});
+  outgoing_.emplace(ticket, Outgoing{offer, false, false});
+  pushes_.push_back({ticket, index, offer.round, offer.attempt, offer.base_version, work,
+                     fragment.applications, Push::State::kLive, false});
+  rows_.taken(index, ticket, span == DeltaSpan::kAgain);
   fragment.taken += work;
-  fragment.work = {};
   fragment.returned = {};
+  if (span != DeltaSpan::kAgain) {
+    fragment.work = {};
+  }
   fragment.pushed = true;
-  fragment.pull.reset();
-  out.push_back(TakePush{ticket, index, offer.base_version, offer.bytes, push_codec_});
+  fragment.broken_off = false;
+  out.push_back(TakePush{ticket, index, offer.base_version, offer.bytes, push_codec_, span});
+}
+
+// Right before a broadcast replaces work that no push has brought to the syncer: the work is
+// offered, unasked. The syncer judges it as it judges a push that came too late for its round.
+void Client::offer_late(std::uint32_t index, Actions& out) {
+  FragmentState& fragment = fragments_[index];
+  if (!fragment.ready || !connected_) {
+    return;
+  }
+  const std::optional<wire::Held> late = std::exchange(fragment.late, std::nullopt);
+  const wire::Held base = late.value_or(fragment.anchor);
+  const bool in_time = fragment.ready->version - base.version <= settings_.max_lag;
+  if (base.term == 0 || !in_time || settings_.max_lag == 0 || (fragment.overwrite && !late)) {
+    return;
+  }
+  wire::Offer offer;
+  offer.kind = TransferKind::kPush;
+  offer.term = base.term;
+  offer.fragment = index;
+  offer.version = base.version;
+  offer.base_version = base.version;
+  offer.codec = push_codec_;
+  const bool reached = fragment.taken.steps > 0;  // the syncer has an earlier delta of this anchor
+  if (late && sum(fragment.work, fragment.returned).steps > 0) {
+    take_delta(index, offer, reached ? DeltaSpan::kSincePush : DeltaSpan::kWhole, out);
+  } else if (!late && fragment.broken_off && !reached && fragment.returned.steps > 0) {
+    take_delta(index, offer, DeltaSpan::kAgain, out);
+  } else {
+    return;
+  }
+  ++counters_.late_offers;
 }
 
 void Client::apply_ready(std::uint32_t index, Actions& out) {
@@ -200,24 +248,36 @@ void Client::apply_ready(std::uint32_t index, Actions& out) {
   apply.alpha = settings_.merge_alpha;
   apply.blended = settings_.delta_blended != 0;
   out.push_back(apply);
-  account_application(fragment);
+  account_application(index);
   fragment.anchor = wire::Held{run_.term, apply.version};
   fragment.ready.reset();
 }
 
 // Which work the next delta will hold once the ready broadcast has been applied.
-void Client::account_application(FragmentState& fragment) {
-  counters_.discarded_tokens += fragment.returned.tokens;
+void Client::account_application(std::uint32_t index) {
+  FragmentState& fragment = fragments_[index];
+  // Work whose push may have arrived after all is counted when that is known.
+  Work unsure;
+  for (const Push& push : pushes_) {
+    if (push.fragment == index && push.state == Push::State::kUnsure && push.returned &&
+        push.applications == fragment.applications) {
+      unsure += push.work;
+    }
+  }
+  counters_.discarded_tokens += fragment.returned.tokens - unsure.tokens;
   // Without a push the share α of the work stays in the values; a raw delta will still show it.
   const bool share_stays = settings_.merge_alpha > 0.0 && settings_.delta_blended == 0;
-  if (fragment.overwrite || (!fragment.pushed && !share_stays)) {
+  const bool overwritten = fragment.overwrite || (!fragment.pushed && !share_stays);
+  if (overwritten) {
     counters_.discarded_tokens += fragment.work.tokens;
     fragment.work = {};
   }
+  rows_.applied(index, overwritten);
   fragment.taken = {};
   fragment.returned = {};
   fragment.overwrite = false;
   fragment.pushed = false;
+  fragment.broken_off = false;
   ++fragment.applications;
 }
 
@@ -243,9 +303,7 @@ bool Client::lockstep_round_done(Actions& out) {
   }
   if (fragment.pull && fragment.pull->round == lockstep_round_ && fragment.pull->sweep == 0 &&
       fragment.pull->base_version == base && fragment.anchor.version == base) {
-    // Asked again at the same step: the earlier delta was not taken, so this one carries its work.
-    fragment.returned += fragment.taken;
-    fragment.taken = {};
+    ask_again(index, out);
     take_push(index, out);
     lockstep_pushed_ = true;
   }
@@ -256,6 +314,16 @@ bool Client::lockstep_round_done(Actions& out) {
   lockstep_pushed_ = false;
   ++lockstep_round_;
   return true;
+}
+
+// Asked again at the same step: the earlier delta was not taken, so the next one carries its work.
+void Client::ask_again(std::uint32_t index, Actions& out) {
+  for (auto push = pushes_.begin(); push != pushes_.end();) {
+    push = push->fragment == index ? end_push(push, out) : std::next(push);
+  }
+  FragmentState& fragment = fragments_[index];
+  fragment.returned += fragment.taken;
+  fragment.taken = {};
 }
 
 bool Client::must_wait() const {
@@ -275,8 +343,8 @@ bool Client::must_wait() const {
 // -------------------------------------------------------------------------------------
 
 Actions Client::finalize(bool limit) {
-  Actions out;
   finishing_ = true;
+  Actions out = return_rows();
   if (limit && !limit_) {
     limit_ = true;
     if (connected_) {

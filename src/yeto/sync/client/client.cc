@@ -20,6 +20,7 @@ Client::Client(ClientOptions options, const Layout& layout)
       layout_digest_(layout.fingerprint()),
       layout_values_(layout.values()),
       fragments_(layout.fragments.size()),
+      rows_(layout.fragments.size()),
       final_images_(layout.fragments.size()) {
   for (const Fragment& fragment : layout.fragments) {
     values_.push_back(fragment.values);
@@ -36,13 +37,21 @@ wire::Hello Client::hello() const {
   hello.values = layout_values_;
   hello.contract = options_.contract;
   for (const FragmentState& fragment : fragments_) {
-    hello.held.push_back(fragment.overwrite ? wire::Held{} : fragment.anchor);
+    hello.held.push_back(held(fragment));
   }
   hello.tokens = tokens_;
   hello.local_step = local_step_;
   hello.streams = options_.streams;
   hello.device = options_.device;
   return hello;
+}
+
+// The newest version that is here, applied or not.
+wire::Held Client::held(const FragmentState& fragment) const {
+  if (fragment.overwrite) {
+    return {};
+  }
+  return fragment.ready ? wire::Held{run_.term, fragment.ready->version} : fragment.anchor;
 }
 
 Actions Client::on(const Event& event) {
@@ -93,9 +102,15 @@ void Client::handle(const Admitted& event, Actions& out) {
   if (!resumed) {
     rejoin(welcome, out);
   }
+  if (!lockstep_broken_.empty() && !resumed && lockstep_fault_.empty()) {
+    lockstep_fault_ =
+        "the syncer did not keep the seat of a lost lockstep session: " + lockstep_broken_;
+  }
+  lockstep_broken_.clear();
   run_.term = welcome.term;
   run_.global_step = welcome.global_step;
   run_.durable_step = welcome.durable_step;
+  resume_rows(resumed, out);
   if (limit_) {
     send_limit(out);
   }
@@ -112,9 +127,12 @@ void Client::first_admission(const wire::Welcome& welcome) {
   }
 }
 
-// Another session than before, perhaps of another term: what was received for the old one is void,
-// and each fragment keeps its anchor only if its bytes are the run's current ones.
+// Another session than before, perhaps of another term: each fragment keeps what it holds only if
+// that is the run's current version.
 void Client::rejoin(const wire::Welcome& welcome, Actions& out) {
+  if (welcome.term != run_.term) {
+    forget_pushes(out);
+  }
   for (std::uint32_t index = 0; index < fragment_count(); ++index) {
     keep_or_void(index, welcome, out);
   }
@@ -122,30 +140,53 @@ void Client::rejoin(const wire::Welcome& welcome, Actions& out) {
 
 void Client::keep_or_void(std::uint32_t index, const wire::Welcome& welcome, Actions& out) {
   FragmentState& fragment = fragments_[index];
-  drop_ready(fragment, out);
   fragment.init_attempt.reset();
   fragment.newest = welcome.versions.empty() ? 0 : welcome.versions[index];
-  const wire::Held held = fragment.overwrite ? wire::Held{} : fragment.anchor;
-  const bool keep = held.term != 0 && !welcome.versions.empty() &&
-                    held.version <= welcome.valid[index] && held.version == welcome.versions[index];
-  if (!keep) {
-    fragment.anchor = {};
-    fragment.overwrite = true;
-    return;
-  }
-  if (fragment.anchor.term != welcome.term) {
+  if (welcome.term != run_.term) {
     // What an earlier life of the syncer received without merging it is forgotten there.
     fragment.returned += fragment.taken;
     fragment.taken = {};
   }
+  const wire::Held here = held(fragment);
+  const bool keep = here.term != 0 && !welcome.versions.empty() &&
+                    here.version <= welcome.valid[index] && here.version == welcome.versions[index];
+  if (!keep) {
+    void_anchor(index, welcome, out);
+    return;
+  }
   fragment.anchor.term = welcome.term;
+}
+
+// The fragment is overwritten by the first broadcast to come. If the bytes of its anchor are the
+// run's still, the work since may be offered late before that.
+void Client::void_anchor(std::uint32_t index, const wire::Welcome& welcome, Actions& out) {
+  FragmentState& fragment = fragments_[index];
+  drop_ready(fragment, out);
+  const std::optional<wire::Held> base =
+      fragment.overwrite ? fragment.late : std::optional<wire::Held>(fragment.anchor);
+  // `valid` speaks of the terms that HELLO named, and a second break names none for this fragment.
+  const bool survives = base && base->term != 0 && !welcome.versions.empty() &&
+                        (!fragment.overwrite || base->term == welcome.term) &&
+                        base->version <= welcome.valid[index];
+  fragment.late = survives && !lockstep() ? base : std::nullopt;
+  fragment.anchor = {};
+  fragment.overwrite = true;
 }
 
 void Client::handle(const SessionLost& event, Actions& out) {
   connected_ = false;
   for (const auto& [ticket, outgoing] : outgoing_) {
-    give_back(outgoing);
     out.push_back(DropBody{ticket});
+    const auto push = push_of(ticket);
+    if (push == pushes_.end()) {
+      continue;
+    }
+    fragments_[push->fragment].broken_off = true;
+    if (outgoing.sent) {
+      push_unsure(*push);
+    } else {
+      push_failed(*push, out);
+    }
   }
   outgoing_.clear();
   for (const auto& [image, incoming] : incoming_) {
@@ -165,7 +206,11 @@ void Client::handle(const SessionLost& event, Actions& out) {
     fragment.init_attempt.reset();
   }
   if (lockstep() && local_step_ > 0 && lockstep_fault_.empty()) {
-    lockstep_fault_ = "the session of a lockstep run was lost: " + event.reason;
+    if (settings_.fixed_roster != 0) {
+      lockstep_broken_ = event.reason;  // the syncer keeps the seat and waits
+    } else {
+      lockstep_fault_ = "the session of a lockstep run was lost: " + event.reason;
+    }
   }
 }
 
@@ -178,7 +223,8 @@ void Client::handle(const MessageArrived& event, Actions& out) {
         using M = std::decay_t<decltype(message)>;
         if constexpr (std::is_same_v<M, wire::Pull> || std::is_same_v<M, wire::Cancel> ||
                       std::is_same_v<M, wire::Verdict> || std::is_same_v<M, wire::SyncerBeat> ||
-                      std::is_same_v<M, wire::Final> || std::is_same_v<M, wire::Goodbye>) {
+                      std::is_same_v<M, wire::Data> || std::is_same_v<M, wire::Final> ||
+                      std::is_same_v<M, wire::Goodbye>) {
           receive(message, out);
         } else {
           out.push_back(EndSession{"the syncer sent a message that has no place in a session: " +
@@ -211,7 +257,7 @@ void Client::receive(const wire::Pull& pull, Actions& out) {
   fragment.pull = pull;  // control frames keep their order: the last one is the newest
 }
 
-void Client::receive(const wire::Cancel& cancel, Actions& /*out*/) {
+void Client::receive(const wire::Cancel& cancel, Actions& out) {
   if (lockstep() && cancel.round == lockstep_round_) {
     lockstep_pushed_ = false;
   }
@@ -227,17 +273,16 @@ void Client::receive(const wire::Cancel& cancel, Actions& /*out*/) {
       outgoing.cancelled = true;
     }
   }
-}
-
-void Client::receive(const wire::Verdict& verdict, Actions& /*out*/) {
-  if (verdict.outcome == wire::Outcome::kMerged) {
-    ++counters_.merged;
-  } else if (verdict.outcome == wire::Outcome::kDropped) {
-    ++counters_.dropped;
+  for (Push& push : pushes_) {
+    // One that is under way is judged when it has arrived; one that had arrived is dropped.
+    if (push.round == cancel.round && push.attempt == cancel.attempt &&
+        push.state == Push::State::kLive && !outgoing_.contains(push.ticket)) {
+      push_failed(push, out);
+    }
   }
 }
 
-void Client::receive(const wire::SyncerBeat& beat, Actions& /*out*/) {
+void Client::receive(const wire::SyncerBeat& beat, Actions& out) {
   if (beat.term != run_.term) {
     return;
   }
@@ -245,6 +290,18 @@ void Client::receive(const wire::SyncerBeat& beat, Actions& /*out*/) {
   run_.durable_step = beat.durable_step;
   run_.run_tokens = beat.run_tokens;
   run_.live = beat.live;
+  rows_.beat(beat.global_step);
+  settle_rows(out);
+}
+
+void Client::receive(const wire::Data& data, Actions& out) {
+  if (data.action != wire::DataAction::kGrant || data.count > ~std::uint64_t{0} - data.first) {
+    out.push_back(EndSession{"DATA from the syncer that is not a grant of positions"});
+    return;
+  }
+  for (const wire::Data& missed : rows_.granted(data)) {
+    out.push_back(Send{missed});
+  }
 }
 
 void Client::receive(const wire::Final& final, Actions& out) {
@@ -256,6 +313,9 @@ void Client::receive(const wire::Final& final, Actions& out) {
   final_ = final;
   draining_ = true;
   run_.global_step = final.global_step;
+  run_.durable_step = final.global_step;  // the final values stand in a checkpoint
+  rows_.beat(final.global_step);
+  settle_rows(out);
   if (own_final_ != final.digests) {
     own_final_.clear();  // another final state than the one that was applied
   }
@@ -283,13 +343,36 @@ std::string Client::offer_fault(const wire::Offer& offer) const {
   if (offer.fragment >= fragment_count()) {
     return strf("fragment {} of {}", offer.fragment, fragment_count());
   }
-  const CodecId codec = offer.kind == TransferKind::kFinal ? CodecId::kF32 : broadcast_codec_;
-  if (offer.codec != codec) {
-    return "the codec is not the one of WELCOME";
+  if (std::string fault = broadcast_fault(offer);
+      offer.kind == TransferKind::kBroadcast && !fault.empty()) {
+    return fault;
   }
-  const std::uint64_t bytes = codec::encoded_bytes(codec, values_[offer.fragment]);
+  if (offer.kind == TransferKind::kFinal && offer.codec != CodecId::kF32) {
+    return "final values come as f32";
+  }
+  const std::uint64_t bytes = codec::encoded_bytes(offer.codec, values_[offer.fragment]);
   if (offer.bytes != bytes || offer.parts != 1) {
     return strf("{} bytes in {} parts, expected {} in one", offer.bytes, offer.parts, bytes);
+  }
+  return {};
+}
+
+// A q4 image changes the newest value that is here; what stands alone comes in the anchor dtype.
+std::string Client::broadcast_fault(const wire::Offer& offer) const {
+  const bool q4 = broadcast_codec_ == CodecId::kQ4;
+  if (!q4 || offer.codec != CodecId::kQ4) {
+    const CodecId whole = q4 ? CodecId::kBf16 : broadcast_codec_;
+    return offer.codec == whole ? "" : "the codec is not the one of WELCOME";
+  }
+  const FragmentState& fragment = fragments_[offer.fragment];
+  if (!fragment.ready && fragment.anchor.term == 0) {
+    return strf("fragment {} holds no value that an image could change: send the whole",
+                offer.fragment);
+  }
+  const std::uint64_t newest = fragment.ready ? fragment.ready->version : fragment.anchor.version;
+  if (offer.base_version != newest || offer.version <= newest) {
+    return strf("the image changes version {} into {}, here is {}: send the whole",
+                offer.base_version, offer.version, newest);
   }
   return {};
 }
@@ -314,7 +397,8 @@ void Client::handle(const ImageArrived& event, Actions& out) {
     return;
   }
   const wire::Offer& offer = found->second.offer;
-  out.push_back(CheckImage{event.image, offer.codec, values_[offer.fragment], offer.digest});
+  out.push_back(CheckImage{event.image, offer.codec, values_[offer.fragment], offer.digest,
+                           offer.fragment, offer.version, offer.base_version});
 }
 
 void Client::handle(const ImageChecked& event, Actions& out) {
@@ -363,108 +447,6 @@ void Client::drop_ready(FragmentState& fragment, Actions& out) {
   if (fragment.ready) {
     out.push_back(DropImage{fragment.ready->image});
     fragment.ready.reset();
-  }
-}
-
-// ---- bodies to send
-// ------------------------------------------------------------------------------
-
-void Client::send_layout(std::uint32_t attempt, Actions& out) {
-  wire::Offer offer;
-  offer.kind = TransferKind::kLayout;
-  offer.term = run_.term;
-  offer.fragment = wire::kLayoutFragment;
-  offer.attempt = attempt;
-  offer.bytes = layout_bytes_;
-  const Ticket ticket = next_id_++;
-  outgoing_.emplace(ticket, Outgoing{offer, {}, 0, false});
-  out.push_back(SendLayout{ticket, offer});
-}
-
-void Client::send_empty_push(const wire::Offer& offer, Actions& out) {
-  wire::Offer empty = offer;
-  empty.bytes = 0;
-  empty.c_steps = 0;
-  empty.c_tokens = 0;
-  empty.norm = 0.0;
-  const Ticket ticket = next_id_++;
-  outgoing_.emplace(ticket, Outgoing{empty, {}, 0, false});
-  out.push_back(SendBody{ticket, empty});
-}
-
-void Client::handle(const PushEncoded& event, Actions& out) {
-  const auto found = outgoing_.find(event.ticket);
-  if (found == outgoing_.end() || found->second.cancelled || !event.finite) {
-    out.push_back(DropBody{event.ticket});
-    if (found == outgoing_.end()) {
-      return;
-    }
-    const Outgoing outgoing = found->second;
-    outgoing_.erase(found);
-    if (!event.finite) {
-      not_finite(outgoing, out);
-    } else {
-      give_back(outgoing);
-    }
-    return;
-  }
-  found->second.offer.norm = event.norm;
-  out.push_back(SendBody{event.ticket, found->second.offer});
-}
-
-// Values that are not finite never leave the island; an empty push tells the syncer not to wait.
-// The next broadcast replaces them, also where it would otherwise keep what was done since P.
-void Client::not_finite(const Outgoing& outgoing, Actions& out) {
-  ++counters_.nonfinite_pushes;
-  FragmentState& fragment = fragments_[outgoing.offer.fragment];
-  if (fragment.applications == outgoing.applications) {
-    fragment.overwrite = true;
-  }
-  if (lockstep() && lockstep_fault_.empty()) {
-    lockstep_fault_ = "values that are not finite cannot be pushed";
-  }
-  if (!outgoing.cancelled) {
-    send_empty_push(outgoing.offer, out);
-  }
-}
-
-void Client::handle(const InitEncoded& event, Actions& out) {
-  const auto found = outgoing_.find(event.ticket);
-  if (found == outgoing_.end()) {
-    out.push_back(DropBody{event.ticket});
-    return;
-  }
-  found->second.offer.digest = event.digest;
-  out.push_back(SendBody{event.ticket, found->second.offer});
-}
-
-void Client::handle(const BodySent& event, Actions& /*out*/) {
-  const auto found = outgoing_.find(event.ticket);
-  if (found == outgoing_.end()) {
-    return;
-  }
-  const Outgoing outgoing = found->second;
-  outgoing_.erase(found);
-  if (!event.ok) {
-    give_back(outgoing);
-    return;
-  }
-  if (outgoing.offer.kind == TransferKind::kPush && outgoing.offer.bytes > 0) {
-    ++counters_.pushes;
-    counters_.bytes_pushed += outgoing.offer.bytes;
-  }
-}
-
-// A delta that did not arrive: the next one carries its work too, unless a broadcast has replaced
-// that work since.
-void Client::give_back(const Outgoing& outgoing) {
-  if (outgoing.offer.kind != TransferKind::kPush) {
-    return;
-  }
-  FragmentState& fragment = fragments_[outgoing.offer.fragment];
-  if (fragment.applications == outgoing.applications) {
-    fragment.taken -= outgoing.work;
-    fragment.returned += outgoing.work;
   }
 }
 

@@ -8,10 +8,14 @@
 // Order at a boundary, per fragment:
 //   1. a PULL whose base version is the anchor's is answered (a later base waits for its broadcast,
 //      an older one is dropped), with at least one step since the last delta unless finishing;
-//   2. a ready broadcast is applied; the first one after a join overwrites.
+//   2. work that no other push can carry is offered late, unasked (round 0), if the syncer may
+//   still
+//      merge it: what a break kept from its push, and what an overwrite would throw away;
+//   3. a ready broadcast is applied; the first one after a join overwrites.
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <map>
 #include <optional>
 #include <string>
@@ -19,6 +23,7 @@
 
 #include "yeto/base/clock.h"
 #include "yeto/sync/client/protocol.h"
+#include "yeto/sync/client/rows.h"
 #include "yeto/tensor/layout.h"
 #include "yeto/wire/messages.h"
 
@@ -67,6 +72,11 @@ struct FragmentState {
   Work work;      // since the last delta was taken
   Work taken;     // in deltas taken since the last application and not returned
   Work returned;  // in deltas that never reached the syncer: the next delta counts it again
+  // The last delta was on its way when a session ended, and no broadcast was applied since.
+  bool broken_off = false;
+  // After a break: the anchor that the values are still based on. It is behind, but its bytes are
+  // the run's, so that the work since may be offered late before it is overwritten.
+  std::optional<wire::Held> late;
   std::optional<wire::Pull> pull;             // newest PULL not answered yet
   std::optional<std::uint32_t> init_attempt;  // the syncer asked for initial values
   std::optional<ReadyImage> ready;            // newest broadcast not applied yet
@@ -78,7 +88,9 @@ struct FragmentState {
 struct Counters {
   std::uint64_t pushes = 0;            // non-empty pushes that reached the syncer
   std::uint64_t merged = 0;            // verdicts
+  std::uint64_t carried = 0;           // verdicts; such a push ends as merged or dropped
   std::uint64_t dropped = 0;           // verdicts
+  std::uint64_t late_offers = 0;       // pushes that were not asked for
   std::uint64_t nonfinite_pushes = 0;  // deltas that were not finite and so not sent
   std::uint64_t damaged_images = 0;    // received bodies whose digest was wrong
   std::uint64_t bytes_pushed = 0;      // bodies of pushes that reached the syncer
@@ -112,14 +124,32 @@ class Client {
   // The trainer goes on (after step(), or the first time). Starts the clock of the next step.
   void resume_training(Nanos now);
   void set_phase(wire::Phase phase, Nanos now);
+  // Every step waits for what is due at it.
+  bool lockstep() const { return settings_.lockstep != 0 && !finishing_; }
   // Lockstep: the trainer must not go on before boundary() has done what is due at this step.
   bool must_wait() const;
-  // Why a lockstep run cannot go on (session lost, joined late, not finite); empty if it can.
+  // Why a lockstep run cannot go on (session lost, joined late, not finite); empty if it can. With
+  // a fixed roster the syncer keeps the seat of a lost session, and the wait goes on until that
+  // session is resumed; another session ends it.
   const std::string& lockstep_fault() const { return lockstep_fault_; }
   // No more steps will be taken. `limit`: this learner reached its own limit.
   Actions finalize(bool limit);
   // ApplyFinal has been carried out; SHA-256 of the f32 values that are now in the tensors.
   Actions final_applied(std::vector<wire::Digest32> digests);
+
+  // ---- data leases (only where settings().data_leases says so)
+
+  // A step takes about `count` of the `rows` positions of an epoch: asks for more in time.
+  Actions want_rows(std::uint64_t rows, std::uint64_t count);
+  // At most `most` granted positions for the next step; nothing if none is here. They are told to
+  // be complete once their work is merged and durable.
+  std::optional<RowRange> take_rows(std::uint64_t most) { return rows_.take(most); }
+  // Nothing is left to be granted.
+  bool rows_exhausted() const { return rows_.exhausted(); }
+  // Positions of an epoch, as want_rows() was told first; 0: it was not called yet.
+  std::uint64_t rows_of_epoch() const { return rows_.rows(); }
+  // This learner leaves: what was not trained goes back.
+  Actions return_rows();
 
   // ---- state -----------------------------------------------------------------------------------
 
@@ -155,10 +185,28 @@ class Client {
   };
   struct Outgoing {
     wire::Offer offer;
-    Work work;
-    std::uint64_t applications = 0;  // of the fragment when the delta was taken
+    bool sent = false;  // its OFFER may have reached the syncer
     bool cancelled = false;
   };
+  // A push whose fate is not known, from its delta to its verdict.
+  struct Push {
+    enum class State : std::uint8_t {
+      kLive,     // being encoded, under way or received
+      kUnsure,   // a session ended while it was under way: its work is counted as returned
+      kRefused,  // it did not reach the syncer, settled; only its verdict may still come
+      kCarried   // kept for the fragment's next round, settled
+    };
+    Ticket ticket = 0;
+    std::uint32_t fragment = 0;
+    std::uint64_t round = 0;
+    std::uint32_t attempt = 0;
+    std::uint64_t base_version = 0;
+    Work work;
+    std::uint64_t applications = 0;  // of the fragment when the delta was taken
+    State state = State::kLive;
+    bool returned = false;  // kUnsure: its work is in the fragment's returned work
+  };
+  using Pushes = std::list<Push>;
 
   void handle(const Admitted& event, Actions& out);
   void handle(const SessionLost& event, Actions& out);
@@ -174,29 +222,48 @@ class Client {
   void receive(const wire::Cancel& cancel, Actions& out);
   void receive(const wire::Verdict& verdict, Actions& out);
   void receive(const wire::SyncerBeat& beat, Actions& out);
+  void receive(const wire::Data& data, Actions& out);
   void receive(const wire::Final& final, Actions& out);
   void receive(const wire::Goodbye& goodbye, Actions& out);
 
   std::string welcome_fault(const wire::Welcome& welcome) const;
   void rejoin(const wire::Welcome& welcome, Actions& out);
   void keep_or_void(std::uint32_t index, const wire::Welcome& welcome, Actions& out);
+  void void_anchor(std::uint32_t index, const wire::Welcome& welcome, Actions& out);
   void first_admission(const wire::Welcome& welcome);
+  void resume_rows(bool resumed, Actions& out);
+  wire::Held held(const FragmentState& fragment) const;
   std::string offer_fault(const wire::Offer& offer) const;
+  std::string broadcast_fault(const wire::Offer& offer) const;
   void keep_broadcast(ImageId image, const wire::Offer& offer, Actions& out);
   void keep_final(ImageId image, std::uint32_t index, Actions& out);
   void drop_ready(FragmentState& fragment, Actions& out);
   void send_limit(Actions& out) const;
   void send_layout(std::uint32_t attempt, Actions& out);
   void send_empty_push(const wire::Offer& offer, Actions& out);
-  void not_finite(const Outgoing& outgoing, Actions& out);
-  void give_back(const Outgoing& outgoing);
+  void not_finite(const Outgoing& outgoing, bool applied_since, Actions& out);
+
+  // The fate of pushes.
+  Pushes::iterator push_of(Ticket ticket);
+  Pushes::iterator push_named(const wire::Verdict& verdict);
+  void settle(const Push& push, bool kept, Actions& out) const;
+  void take_back_work(Push& push);
+  void push_failed(Push& push, Actions& out);
+  void push_unsure(Push& push);
+  void push_kept(Push& push, Actions& out);
+  Pushes::iterator end_push(Pushes::iterator push, Actions& out);
+  void supersede_pushes(std::uint32_t index, Actions& out);
+  void forget_pushes(Actions& out);
+  void settle_rows(Actions& out);
 
   void answer_init(std::uint32_t index, Actions& out);
   void answer_pull(std::uint32_t index, Actions& out);
   void take_push(std::uint32_t index, Actions& out);
+  void take_delta(std::uint32_t index, wire::Offer offer, DeltaSpan span, Actions& out);
+  void offer_late(std::uint32_t index, Actions& out);
   void apply_ready(std::uint32_t index, Actions& out);
-  void account_application(FragmentState& fragment);
-  bool lockstep() const { return settings_.lockstep != 0 && !finishing_; }
+  void account_application(std::uint32_t index);
+  void ask_again(std::uint32_t index, Actions& out);
   bool lockstep_round_due() const;
   bool lockstep_round_done(Actions& out);
   void apply_final(Actions& out);
@@ -221,6 +288,8 @@ class Client {
   std::vector<FragmentState> fragments_;
   std::map<ImageId, Incoming> incoming_;
   std::map<Ticket, Outgoing> outgoing_;
+  Pushes pushes_;  // oldest first
+  RowBook rows_;
   std::uint64_t next_id_ = 1;
 
   std::uint64_t local_step_ = 0;
@@ -233,6 +302,7 @@ class Client {
   std::uint64_t lockstep_round_ = 1;  // next one to carry out
   bool lockstep_pushed_ = false;      // its push has been taken
   std::string lockstep_fault_;
+  std::string lockstep_broken_;  // the session was lost and may be resumed
 
   bool draining_ = false;
   bool finishing_ = false;
