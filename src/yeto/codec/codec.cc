@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "yeto/codec/codec.h"
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "yeto/base/format.h"
 #include "yeto/tensor/bf16.h"
+#include "yeto/tensor/kernels.h"
 
 namespace yeto::codec {
 namespace {
-
-constexpr std::uint64_t kQ4BlockValues = 256;
-constexpr std::uint64_t kQ4BlockBytes = 4 + kQ4BlockValues / 2;
 
 // Indexed by CodecId.
 constexpr std::array<std::string_view, 3> kNames{"f32", "bf16", "q4"};
@@ -37,6 +37,41 @@ void decode_bf16(const std::uint8_t* image, std::span<float> values) {
   }
 }
 
+std::uint32_t scale_bits(ByteView image, std::size_t at) {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, image.data() + at, sizeof(bits));
+  return bits;
+}
+
+constexpr std::uint32_t kInfinity = 0x7f800000U;
+
+Status check_scales(ByteView image) {
+  for (std::size_t at = 0; at < image.size(); at += kQ4BlockBytes) {
+    // A sign makes the number larger than every finite scale.
+    const std::uint32_t bits = scale_bits(image, at);
+    if (bits >= kInfinity) {
+      return fail(ErrorCode::kData,
+                  strf("block {} of a q4 image has the scale {}: must be finite and not negative",
+                       at / kQ4BlockBytes, std::bit_cast<float>(bits)),
+                  "codec");
+    }
+  }
+  return Unit{};
+}
+
+Status check_room(CodecId codec, std::uint64_t values, std::size_t image_bytes) {
+  const std::uint64_t wanted = encoded_bytes(codec, values);
+  if (image_bytes != wanted) {
+    return fail(ErrorCode::kInternal,
+                strf("the image of {} values needs {} bytes, the buffer has {}", values, wanted,
+                     image_bytes),
+                "codec");
+  }
+  return Unit{};
+}
+
+bool even(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 2 == 0; }
+
 }  // namespace
 
 CodecId default_codec(std::uint64_t trainable_values) {
@@ -51,20 +86,20 @@ std::string_view codec_name(CodecId codec) {
 Result<CodecId> codec_from_name(std::string_view name) {
   for (std::size_t i = 0; i < kNames.size(); ++i) {
     if (kNames[i] == name) {
-      const auto codec = static_cast<CodecId>(i);
-      YETO_TRY(check_codec(codec));
-      return codec;
+      return static_cast<CodecId>(i);
     }
   }
-  return fail(ErrorCode::kType, strf("no codec is called {}", name), "codec", "use f32 or bf16");
+  return fail(ErrorCode::kType, strf("no codec is called {}", name), "codec",
+              "use f32, bf16 or q4");
 }
 
 Status check_codec(CodecId codec) {
-  if (codec == CodecId::kF32 || codec == CodecId::kBf16) {
+  const auto number = static_cast<std::size_t>(codec);
+  if (number < kNames.size()) {
     return Unit{};
   }
-  return fail(ErrorCode::kNotInBuild, strf("the codec {} is not in this build", codec_name(codec)),
-              "codec", "use f32 or bf16");
+  return fail(ErrorCode::kType, strf("no codec has the number {}", number), "codec",
+              "use f32, bf16 or q4");
 }
 
 std::uint64_t encoded_bytes(CodecId codec, std::uint64_t values) {
@@ -81,40 +116,113 @@ std::uint64_t encoded_bytes(CodecId codec, std::uint64_t values) {
 
 Status encode(CodecId codec, std::span<const float> values, MutableByteView image) {
   YETO_TRY(check_codec(codec));
-  const std::uint64_t wanted = encoded_bytes(codec, values.size());
-  if (image.size() != wanted) {
-    return fail(ErrorCode::kInternal,
-                strf("the image of {} values needs {} bytes, the buffer has {}", values.size(),
-                     wanted, image.size()),
-                "codec");
+  YETO_TRY(check_room(codec, values.size(), image.size()));
+  if (values.empty()) {
+    return Unit{};
   }
-  if (codec == CodecId::kBf16) {
-    encode_bf16(values, image.data());
-  } else if (!values.empty()) {
-    std::memcpy(image.data(), values.data(), image.size());
+  switch (codec) {
+    case CodecId::kF32:
+      std::memcpy(image.data(), values.data(), image.size());
+      break;
+    case CodecId::kBf16:
+      encode_bf16(values, image.data());
+      break;
+    case CodecId::kQ4:
+      kernels().encode_q4(values.data(), image.data(), values.size());
+      break;
   }
   return Unit{};
 }
 
-Status decode(CodecId codec, ByteView image, std::span<float> values) {
+Status check_image(CodecId codec, ByteView image, std::uint64_t values) {
   YETO_TRY(check_codec(codec));
-  const std::uint64_t wanted = encoded_bytes(codec, values.size());
+  const std::uint64_t wanted = encoded_bytes(codec, values);
   if (image.size() != wanted) {
     return fail(ErrorCode::kData,
                 strf("{} bytes are no {} image of {} values, which has {}", image.size(),
-                     codec_name(codec), values.size(), wanted),
+                     codec_name(codec), values, wanted),
                 "codec");
   }
-  if (codec == CodecId::kBf16) {
-    decode_bf16(image.data(), values);
-  } else if (!values.empty()) {
-    std::memcpy(values.data(), image.data(), image.size());
+  return codec == CodecId::kQ4 ? check_scales(image) : Unit{};
+}
+
+Status decode(CodecId codec, ByteView image, std::span<float> values) {
+  YETO_TRY(check_image(codec, image, values.size()));
+  if (values.empty()) {
+    return Unit{};
+  }
+  switch (codec) {
+    case CodecId::kF32:
+      std::memcpy(values.data(), image.data(), image.size());
+      break;
+    case CodecId::kBf16:
+      decode_bf16(image.data(), values);
+      break;
+    case CodecId::kQ4:
+      kernels().decode_q4(image.data(), values.data(), values.size());
+      break;
+  }
+  return Unit{};
+}
+
+bool q4_scales_finite(ByteView image) {
+  for (std::size_t at = 0; at < image.size(); at += kQ4BlockBytes) {
+    if ((scale_bits(image, at) & kInfinity) == kInfinity) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void decode_q4_values(ByteView image, std::uint64_t first, std::span<float> out) {
+  const std::uint8_t* blocks = image.data() + first / kQ4BlockValues * kQ4BlockBytes;
+  const std::size_t skipped = first % kQ4BlockValues;
+  if (skipped > 0) {
+    // What is left of the block in which the range begins.
+    float block[kQ4BlockValues];
+    kernels().decode_q4(blocks, block, kQ4BlockValues);
+    const std::size_t count = std::min(out.size(), kQ4BlockValues - skipped);
+    std::copy_n(block + skipped, count, out.data());
+    out = out.subspan(count);
+    blocks += kQ4BlockBytes;
+  }
+  if (!out.empty()) {
+    kernels().decode_q4(blocks, out.data(), out.size());
+  }
+}
+
+Status encode_q4_feedback(std::span<const float> delta, std::span<float> residual,
+                          MutableByteView image) {
+  YETO_TRY(check_room(CodecId::kQ4, delta.size(), image.size()));
+  if (residual.size() != delta.size()) {
+    return fail(ErrorCode::kInternal,
+                strf("a delta of {} values has a residual of {}", delta.size(), residual.size()),
+                "codec");
+  }
+  if (!delta.empty()) {
+    kernels().encode_q4_feedback(delta.data(), residual.data(), image.data(), delta.size());
+  }
+  return Unit{};
+}
+
+Status apply_q4(ByteView image, ByteView old_public, MutableByteView new_public) {
+  if (old_public.size() != new_public.size() || old_public.size() % 2 != 0 ||
+      !even(old_public.data()) || !even(new_public.data())) {
+    return fail(ErrorCode::kInternal, "the public values of a change do not fit each other",
+                "codec");
+  }
+  const std::size_t count = old_public.size() / 2;
+  YETO_TRY(check_image(CodecId::kQ4, image, count));
+  if (count > 0 &&
+      !kernels().apply_q4(image.data(), reinterpret_cast<const std::uint16_t*>(old_public.data()),
+                          reinterpret_cast<std::uint16_t*>(new_public.data()), count)) {
+    return fail(ErrorCode::kData, "a change leads to a public value that is not finite", "codec");
   }
   return Unit{};
 }
 
 DType anchor_dtype(CodecId codec) { return codec == CodecId::kF32 ? DType::kF32 : DType::kBf16; }
 
-Xxh128 public_digest(ByteView image) { return xxh3_128(image); }
+Xxh128 public_digest(ByteView public_value) { return xxh3_128(public_value); }
 
 }  // namespace yeto::codec

@@ -3,10 +3,15 @@
 // back.
 //   f32   4 bytes a value, the very bits.
 //   bf16  2 bytes a value, rounded to nearest even; NaN stays NaN.
-//   q4    named by the protocol; encode and decode refuse it (kNotInBuild).
-// The public value of a fragment is what decode gives from its broadcast image. Its anchor dtype is
-// f32 under f32 and bf16 under bf16, so its bytes in the anchor dtype are the image's bytes, and
-// public_digest is the XXH3-128 of them. All functions are pure and thread-safe.
+//   q4    0.516 bytes a value: blocks of 256 values, f32 scale = max|x|, then a nibble each, low
+//         nibble first. Nibble: sign in bit 3, level L in bits 0 to 2: 0 → 0, else 2^(L−7)·scale.
+//         The level of |x|/scale (rounded to f32) changes at 2^(k+½), k = −7 … −1; level 0 carries
+//         no sign. The last block is filled up with zeros. For changes of values: pushes, and what
+//         leads from one public value to the next.
+// The public value of a fragment is what every up-to-date learner holds as its anchor. Its dtype is
+// f32 under f32, and bf16 under bf16 and q4. Under f32 and bf16 its bytes are those of the
+// broadcast image; under q4 it is bf16(old + dec(image)). public_digest is the XXH3-128 of its
+// bytes. All functions are pure and thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -26,23 +31,40 @@ inline constexpr std::uint64_t kBf16FromValues = std::uint64_t{64} << 20;
 CodecId default_codec(std::uint64_t trainable_values);
 // "f32", "bf16", "q4".
 std::string_view codec_name(CodecId codec);
-// kType for an unknown name, kNotInBuild for one this build cannot encode.
+// kType for an unknown name.
 Result<CodecId> codec_from_name(std::string_view name);
-// kNotInBuild for a codec this build cannot encode; call it where a codec enters the program.
+// kType for a number that is no codec; call it where a codec enters the program.
 Status check_codec(CodecId codec);
 
-// Bytes of the image of `values` values (q4 included, so that offers can be judged).
+// Bytes of the image of `values` values.
 std::uint64_t encoded_bytes(CodecId codec, std::uint64_t values);
 
-// `image` must have encoded_bytes(codec, values.size()) bytes. kInternal if not, kNotInBuild for
-// q4.
+// `image` must have encoded_bytes(codec, values.size()) bytes; kInternal if not. A q4 block with a
+// value that is not finite gets such a scale, so that nobody takes the image for a good one.
 Status encode(CodecId codec, std::span<const float> values, MutableByteView image);
-// kData if the image's size is not that of `values.size()` values, kNotInBuild for q4.
+// kData for what check_image refuses.
 Status decode(CodecId codec, ByteView image, std::span<float> values);
+// kData if the image's size is not that of `values` values, or a scale of q4 is negative or not
+// finite.
+Status check_image(CodecId codec, ByteView image, std::uint64_t values);
+// False if a scale of a q4 image of the right size is not finite.
+bool q4_scales_finite(ByteView image);
+// Values [first, first + out.size()) of a q4 image that check_image has passed.
+void decode_q4_values(ByteView image, std::uint64_t first, std::span<float> out);
+
+// Error feedback of pushes under q4: the image of delta + residual; `residual` becomes what the
+// image does not say, (delta + residual) − dec(image). Begin with zeros. kInternal if a size is
+// wrong.
+Status encode_q4_feedback(std::span<const float> delta, std::span<float> residual,
+                          MutableByteView image);
+// The next public value, bf16(f32(old_public) + dec(image)) value by value; both in bf16, 2 bytes a
+// value, at even addresses; they may be the same memory. kData for what check_image refuses or if
+// the result is not finite (then new_public is to be thrown away), kInternal if a size is wrong.
+Status apply_q4(ByteView image, ByteView old_public, MutableByteView new_public);
 
 // DType of the anchor that learners keep: kF32 under f32, kBf16 under bf16 and q4.
 DType anchor_dtype(CodecId codec);
-// XXH3-128 of the public value in its anchor dtype; `image` is an image of f32 or bf16.
-Xxh128 public_digest(ByteView image);
+// XXH3-128 of a public value, given as its bytes in the anchor dtype (an image of f32 or bf16).
+Xxh128 public_digest(ByteView public_value);
 
 }  // namespace yeto::codec

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "yeto/tensor/bf16.h"
 
+#include "yeto/tensor/kernels.h"
+
 namespace yeto {
 
-void bf16_from_f32(const float* __restrict in, std::uint16_t* __restrict out, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) {
-    out[i] = bf16_from_f32(in[i]);
-  }
+void bf16_from_f32(const float* in, std::uint16_t* out, std::size_t count) {
+  kernels().encode_bf16(in, out, count);
 }
 
-void f32_from_bf16(const std::uint16_t* __restrict in, float* __restrict out, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) {
-    out[i] = f32_from_bf16(in[i]);
-  }
+void f32_from_bf16(const std::uint16_t* in, float* out, std::size_t count) {
+  kernels().decode_bf16(in, out, count);
 }
 
 }  // namespace yeto
