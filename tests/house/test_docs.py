@@ -14,7 +14,7 @@ import tidy
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MESSAGES = (ROOT / "src/yeto/wire/messages.h").read_text()
-PROTOCOL = (ROOT / "docs/internals/protocol.md").read_text()
+PROTOCOL = (ROOT / "docs/PROTOCOL.md").read_text()
 PAGES = [ROOT / name for name in tidy.tracked(ROOT) if name.endswith(".md")]
 # Two directions of one type, and two types with one list of fields.
 HEADER_NAMES = {"LearnerBeat": "HEARTBEAT", "SyncerBeat": "HEARTBEAT", "FinalAck": "FINAL_ACK"}

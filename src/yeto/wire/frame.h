@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames: a 24-byte little-endian header and a payload. Format page: docs/internals/protocol.md.
+// Frames: a 24-byte little-endian header and a payload. Format page: docs/PROTOCOL.md.
 //
 //   off  type          field
 //     0  u32           magic "YETO" (bytes 59 45 54 4F)

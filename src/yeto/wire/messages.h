@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every message of the protocol, declared once as a list of fields. Encoder, decoder, size bound,
-// printer and fuzz generator (codec.h) all walk `fields`. Format page: docs/internals/protocol.md.
+// printer and fuzz generator (codec.h) all walk `fields`. Format page: docs/PROTOCOL.md.
 // A decoder ignores extra trailing bytes (a newer minor) and refuses missing ones.
 #pragma once
 
