@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The canonical encoding of a layout (format page docs/internals/protocol.md), all little-endian:
+// The canonical encoding of a layout (format page docs/PROTOCOL.md), all little-endian:
 //   "YLAY" · u32 version = 1
 //   u32 tensors, each: u16 name bytes · name · u8 dtype · u8 merge mode · u8 dimensions · u64 each
 //   dimension u32 fragments, each: u32 pieces, each: u32 tensor · u64 first · u64 count
