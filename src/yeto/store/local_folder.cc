@@ -182,6 +182,10 @@ Status LocalFolder::remove_unfinished() {
   return Unit{};
 }
 
+std::optional<fs::path> LocalFolder::file_of(std::string_view key) const {
+  return check_key(key) ? std::optional(folder_ / key) : std::nullopt;
+}
+
 std::string LocalFolder::place() const { return strf("folder {}", folder_.string()); }
 
 }  // namespace yeto::store

@@ -33,6 +33,17 @@ Result<bool> ObjectStore::put(std::string_view key, std::string_view text, PutMo
   return put(key, {&part, 1}, mode);
 }
 
+std::optional<std::filesystem::path> ObjectStore::file_of(std::string_view) const {
+  return std::nullopt;
+}
+
+Result<bool> ObjectStore::copy_in(const ObjectStore& source, std::string_view source_key,
+                                  std::string_view key, std::uint64_t max_bytes) {
+  YETO_ASSIGN(const Bytes bytes, source.get(source_key, max_bytes));
+  const ByteView part = bytes;
+  return put(key, {&part, 1}, PutMode::kCreate);
+}
+
 Result<bool> MemoryStore::put(std::string_view key, std::span<const ByteView> parts, PutMode mode) {
   YETO_TRY(check_key(key));
   Bytes blob;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Object store: named blobs that are there whole or not at all. A key is one file name: letters,
-// digits and
-// "._-", not starting with a dot, at most 200 bytes (kConfig otherwise).
+// digits and "._-", not starting with a dot, at most 200 bytes (kConfig otherwise).
 #pragma once
 
 #include <cstdint>
@@ -9,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -44,6 +44,14 @@ class ObjectStore {
   virtual Status remove_unfinished() = 0;
   // The place in words, for messages: "folder runs/a/syncer".
   virtual std::string place() const = 0;
+  // Others may write to it at the same time, from other machines.
+  virtual bool is_shared() const { return false; }
+  // The file that holds a blob, if this kind of store has files. It may be missing.
+  virtual std::optional<std::filesystem::path> file_of(std::string_view key) const;
+  // A blob of another store, created if absent. False: the key existed and stands as it was.
+  // kNotFound, kData (larger than `max_bytes`), kIo.
+  virtual Result<bool> copy_in(const ObjectStore& source, std::string_view source_key,
+                               std::string_view key, std::uint64_t max_bytes);
 
   Result<bool> put(std::string_view key, std::string_view text, PutMode mode);
 };
@@ -68,6 +76,7 @@ class LocalFolder final : public ObjectStore {
   Status remove(std::string_view key) override;
   Status remove_unfinished() override;
   std::string place() const override;
+  std::optional<std::filesystem::path> file_of(std::string_view key) const override;
   const std::filesystem::path& folder() const { return folder_; }
 
  private:

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <set>
 
 #include "yeto/base/format.h"
@@ -13,7 +14,6 @@
 namespace yeto::sync::checkpoint {
 namespace {
 
-constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{256} << 20;
 constexpr std::uint64_t kMaxTermBytes = 64;
 
 std::string file_in(const store::ObjectStore& store, std::string_view name) {
@@ -72,6 +72,31 @@ weights::Metadata metadata_of(std::string_view run_id, const FragmentView& fragm
           {"pieces", pieces_to_json(*fragment.layout, fragment.fragment)}};
 }
 
+// A tensor of a fragment's file and where it goes.
+struct Wanted {
+  std::string_view name;
+  DType dtype;
+  Bytes* target;
+};
+
+// Except under q4, where it also depends on all values before, the public value follows from the
+// master values; so it shows whether both belong together.
+bool public_follows(CodecId codec, const FragmentValues& fragment) {
+  switch (codec) {
+    case CodecId::kF32:
+      return fragment.shown == fragment.values;
+    case CodecId::kBf16: {
+      std::vector<float> values(fragment.values.size() / sizeof(float));
+      std::memcpy(values.data(), fragment.values.data(), fragment.values.size());
+      Bytes image(fragment.shown.size());
+      return codec::encode(codec, values, image).has_value() && image == fragment.shown;
+    }
+    case CodecId::kQ4:
+      return true;
+  }
+  return false;
+}
+
 std::optional<std::uint64_t> parse_term(std::string_view text) {
   if (!text.empty() && text.back() == '\n') {
     text.remove_suffix(1);
@@ -99,11 +124,11 @@ Result<std::optional<Manifest>> read_manifest(const store::ObjectStore& store) {
   return std::optional<Manifest>(std::move(manifest));
 }
 
-Result<std::uint64_t> raise_term(store::ObjectStore& store) {
-  std::uint64_t before = 0;
+Result<std::uint64_t> raise_term(store::ObjectStore& store, std::uint64_t known) {
+  std::uint64_t before = known;
   YETO_ASSIGN(const std::optional<Manifest> manifest, read_manifest(store));
   if (manifest) {
-    before = manifest->state.term;
+    before = std::max(before, manifest->state.term);
   }
   const Result<Bytes> bytes = store.get(kTermName, kMaxTermBytes);
   if (bytes) {
@@ -126,12 +151,12 @@ std::string fragment_name(std::uint32_t fragment, std::uint64_t version) {
 
 Result<FileEntry> write_fragment(store::ObjectStore& store, std::string_view run_id,
                                  const FragmentView& fragment) {
-  const std::vector<std::uint64_t> shape{fragment.values.size()};
+  const std::vector<std::uint64_t> shape{fragment.values.size() / sizeof(float)};
   std::vector<weights::TensorOut> tensors{
-      {"params", DType::kF32, shape, as_bytes_view(fragment.values)},
-      {"public", codec::anchor_dtype(fragment.codec), shape, fragment.image}};
+      {"params", DType::kF32, shape, fragment.values},
+      {"public", codec::anchor_dtype(fragment.codec), shape, fragment.shown}};
   if (!fragment.momentum.empty()) {
-    tensors.push_back({"momentum", DType::kF32, shape, as_bytes_view(fragment.momentum)});
+    tensors.push_back({"momentum", DType::kF32, shape, fragment.momentum});
   }
   YETO_ASSIGN(const weights::FileParts file,
               weights::layout_file(tensors, metadata_of(run_id, fragment)));
@@ -151,9 +176,10 @@ Status write_manifest(store::ObjectStore& store, const Manifest& manifest) {
   return Unit{};
 }
 
-Status remove_unreferenced(store::ObjectStore& store, const Manifest& manifest) {
-  std::set<std::string> keep{std::string(kManifestName), std::string(kTermName),
-                             manifest.layout.name};
+Status remove_unreferenced(store::ObjectStore& store, const Manifest& manifest,
+                           const std::set<std::string>& also) {
+  std::set<std::string> keep = also;
+  keep.insert({std::string(kManifestName), std::string(kTermName), manifest.layout.name});
   for (const FileEntry& file : manifest.fragments) {
     keep.insert(file.name);
   }
@@ -191,19 +217,24 @@ Result<FragmentValues> read_fragment(const store::ObjectStore& store, const Mani
   }
   FragmentValues out;
   const bool with_momentum = manifest.outer.keeps_momentum();
-  Result<std::vector<float>> params = file->read_f32("params", values);
-  Result<std::vector<float>> momentum =
-      with_momentum ? file->read_f32("momentum", values) : Result<std::vector<float>>();
-  if (!params || !momentum) {
-    return damaged(store, entry.name, !params ? params.error().what : momentum.error().what);
+  const DType shown = codec::anchor_dtype(manifest.broadcast_codec);
+  for (const auto& [name, dtype, target] :
+       {Wanted{"params", DType::kF32, &out.values}, Wanted{"public", shown, &out.shown},
+        Wanted{"momentum", DType::kF32, &out.momentum}}) {
+    if (name == "momentum" && !with_momentum) {
+      continue;
+    }
+    const weights::TensorInfo* info = file->find(name);
+    if (info == nullptr || info->dtype != dtype ||
+        file->bytes(*info).size() != values * dtype_bytes(dtype)) {
+      return damaged(
+          store, entry.name,
+          strf("its tensor {} is missing or not {} values of {}", name, values, dtype_name(dtype)));
+    }
+    const ByteView bytes_of = file->bytes(*info);
+    target->assign(bytes_of.begin(), bytes_of.end());
   }
-  out.values = std::move(*params);
-  out.momentum = std::move(*momentum);
-  // The public value follows from the master values, so it also shows whether both belong together.
-  out.image.resize(codec::encoded_bytes(manifest.codec, values));
-  YETO_TRY(codec::encode(manifest.codec, out.values, out.image));
-  const weights::TensorInfo* stored = file->find("public");
-  if (stored == nullptr || !std::ranges::equal(file->bytes(*stored), out.image)) {
+  if (!public_follows(manifest.broadcast_codec, out)) {
     return damaged(store, entry.name, "its public value is not that of its params");
   }
   return out;

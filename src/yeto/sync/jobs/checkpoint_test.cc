@@ -32,6 +32,12 @@ void dress(CoreState& state) {
   state.ledger = {100, 60, 10, 30};
   state.forks = {{1, std::vector<std::uint64_t>(state.versions.size(), 0)},
                  {3, std::vector<std::uint64_t>(state.versions.size(), 1)}};
+  state.data.rows = 1000;
+  state.data.next = {2, 300, 0};
+  state.data.returned = {{1, 10, 5}, {2, 0, 7}};
+  state.data.out = {{0, {2, 100, 100}}, {7, {2, 200, 100}}};
+  state.data.settled = {{1, 0, 10}, {1, 15, 985}};
+  state.data.repeated = 12;
   state.contract = {{"base model", {1, 2, 3, 4, 5, 6, 7, 8}}, {"seq-len", {0xff}}};
   state.finish_reason = "the controller said \"enough\"";
 }
@@ -368,7 +374,14 @@ checkpoint::Manifest some_manifest() {
   manifest.state.versions = {4, 3};
   manifest.state.global_step = 7;
   dress(manifest.state);
-  manifest.codec = CodecId::kBf16;
+  manifest.push_codec = CodecId::kF32;
+  manifest.broadcast_codec = CodecId::kBf16;
+  manifest.correction = merge::Correction::kHeloco;
+  manifest.tape = checkpoint::TapePosition{1ULL << 33, 4711};
+  checkpoint::CommitRecord& commit = manifest.commits.emplace_back();
+  commit = {7, 1, 3, 1000, 500, {1, 2, 3}, {}, {}};
+  commit.pushes = {{0, 1, 24, 1000, 0.1}, {0, 2, 8, 400, 1e-30}, {5, 2, 24, 900, 12345.678}};
+  commit.weights = {{0, 1.0 / 3}, {5, 2.0 / 3}};
   manifest.outer = {merge::OuterKind::kAuto, 0.7F, 0.9F};
   manifest.weights = merge::WeightRule::kEqual;
   manifest.fingerprint = sha256({});

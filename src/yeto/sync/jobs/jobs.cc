@@ -6,10 +6,10 @@
 #include <bit>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "yeto/base/digest.h"
 #include "yeto/base/format.h"
-#include "yeto/base/log.h"
 #include "yeto/codec/codec.h"
 #include "yeto/sync/jobs/parallel.h"
 
@@ -18,8 +18,9 @@ namespace {
 
 // Starting threads costs more than a merge of fewer values.
 constexpr std::uint64_t kParallelFrom = std::uint64_t{1} << 18;
-// Unused buffers kept for the next push or image: what two rounds of a few learners need.
-constexpr std::size_t kKeptBuffers = 16;
+// Unused buffers kept for the next push or image: what two rounds of many learners need. The pool
+// limits their bytes by itself.
+constexpr std::size_t kKeptBuffers = 256;
 
 bool all_finite(std::span<const float> values) {
   std::uint32_t bad = 0;
@@ -29,13 +30,13 @@ bool all_finite(std::span<const float> values) {
   return bad == 0;
 }
 
-// Gives the vector `count` values. Its room is used again unless that would waste a quarter of it.
-void fit(std::vector<float>& spare, std::size_t count) {
-  if (spare.capacity() < count || spare.capacity() > count + count / 4) {
-    spare = std::vector<float>(count);
-  } else {
-    spare.resize(count);
-  }
+// Values live as bytes, so that they can be given out without a copy. Memory of the pool is aligned
+// for any type.
+std::span<const float> as_floats(const Bytes& bytes) {
+  return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+}
+std::span<float> as_floats(Bytes& bytes) {
+  return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
 }
 
 std::string in_words(const Error& error) {
@@ -43,6 +44,14 @@ std::string in_words(const Error& error) {
 }
 
 }  // namespace
+
+// Memory that a merge writes to; it becomes the fragment's own if all of it is finite.
+struct Jobs::Fresh {
+  std::shared_ptr<Bytes> values;
+  std::shared_ptr<Bytes> momentum;
+  std::shared_ptr<Bytes> image;
+  std::shared_ptr<Bytes> shown;  // only under q4; else it is the image
+};
 
 Result<std::unique_ptr<Jobs>> Jobs::make(JobsOptions options) {
   YETO_TRY(options.outer.check());
@@ -58,7 +67,8 @@ Result<std::unique_ptr<Jobs>> Jobs::make(JobsOptions options) {
   return std::unique_ptr<Jobs>(new Jobs(std::move(options)));
 }
 
-Jobs::Jobs(JobsOptions options) : options_(std::move(options)), pool_(kKeptBuffers) {}
+Jobs::Jobs(JobsOptions options)
+    : options_(std::move(options)), pool_(kKeptBuffers), writer_(options_.checkpoint) {}
 Jobs::~Jobs() = default;
 
 // ---- buffers
@@ -74,7 +84,7 @@ Result<MutableByteView> Jobs::allocate(BufferId id, std::uint64_t bytes) {
   }
   const MutableByteView view(*memory);
   MutexLock lock(mutex_);
-  const bool fresh = buffers_.emplace(id, Buffer{std::move(memory), {}}).second;
+  const bool fresh = buffers_.emplace(id, Buffer{std::move(memory), 0.0, {}}).second;
   YETO_CHECK(fresh, "a buffer id is used once");
   buffer_bytes_ += bytes;
   return view;
@@ -109,11 +119,11 @@ Result<Jobs::Buffer> Jobs::buffer(BufferId id) const {
   return found->second;
 }
 
-Image Jobs::give_out(BufferId id, std::shared_ptr<Bytes> bytes) {
-  const Image image{id, bytes->size(), codec::public_digest(*bytes)};
+Image Jobs::give_out(BufferId id, std::shared_ptr<Bytes> bytes, const wire::Digest16& digest) {
+  const Image image{id, bytes->size(), digest};
   MutexLock lock(mutex_);
   buffer_bytes_ += bytes->size();
-  const bool fresh = buffers_.emplace(id, Buffer{std::move(bytes), {}}).second;
+  const bool fresh = buffers_.emplace(id, Buffer{std::move(bytes), 0.0, {}}).second;
   YETO_CHECK(fresh, "a buffer id is used once");
   return image;
 }
@@ -125,11 +135,15 @@ std::optional<CodecId> Jobs::codec() const {
   return layout_ ? std::optional(codec_) : std::nullopt;
 }
 
+std::optional<CodecId> Jobs::push_codec() const {
+  return layout_ ? std::optional(push_codec_) : std::nullopt;
+}
+
 void Jobs::use_layout(Layout layout) {
   codec_ = options_.broadcast_codec.value_or(codec::default_codec(layout.values()));
   push_codec_ = options_.push_codec.value_or(codec::default_codec(layout.values()));
   states_ = std::vector<State>(layout.fragments.size());
-  layout_ = std::move(layout);
+  layout_ = std::make_shared<const Layout>(std::move(layout));
 }
 
 Result<Layout> Jobs::load_layout(BufferId id) {
@@ -164,11 +178,15 @@ Status Jobs::check_all_loaded(std::size_t ids) const {
   return Unit{};
 }
 
-Status Jobs::encode_public(State& state) const {
-  auto image = pool_.take(codec::encoded_bytes(codec_, state.values.size()));
-  YETO_TRY(codec::encode(codec_, state.values, *image));
-  state.image = std::move(image);
-  return Unit{};
+// The public value of master values that nobody holds an older public value of.
+Result<std::shared_ptr<Bytes>> Jobs::make_public(const std::shared_ptr<Bytes>& values) const {
+  if (codec_ == CodecId::kF32) {
+    return values;
+  }
+  const std::span<const float> master = as_floats(*values);
+  auto shown = pool_.take(codec::encoded_bytes(CodecId::kBf16, master.size()));
+  YETO_TRY(codec::encode(CodecId::kBf16, master, *shown));
+  return shown;
 }
 
 Status Jobs::load_init(std::uint32_t fragment, BufferId id) {
@@ -177,18 +195,19 @@ Status Jobs::load_init(std::uint32_t fragment, BufferId id) {
   if (in_use_) {
     return fail(ErrorCode::kInternal, "first values for a state that has values", "sync/jobs");
   }
-  std::vector<float> values(layout_->fragments[fragment].values);
-  YETO_TRY(codec::decode(CodecId::kF32, *buffer.bytes, values));
-  if (!all_finite(values)) {
+  auto values = pool_.take(layout_->fragments[fragment].values * sizeof(float));
+  YETO_TRY(codec::decode(CodecId::kF32, *buffer.bytes, as_floats(*values)));
+  if (!all_finite(as_floats(*values))) {
     return fail(ErrorCode::kData, "the initial values are not finite",
                 strf("fragment {}", fragment), "check the model's weights");
   }
-  State& state = states_[fragment];
-  state.momentum.assign(options_.outer.keeps_momentum() ? values.size() : 0, 0.0F);
+  State state;
+  YETO_ASSIGN(state.shown, make_public(values));
+  state.momentum = pool_.take(options_.outer.keeps_momentum() ? values->size() : 0);
+  std::fill(state.momentum->begin(), state.momentum->end(), std::uint8_t{0});
   state.values = std::move(values);
-  state.version = 0;
-  YETO_TRY(encode_public(state));
   state.loaded = true;
+  states_[fragment] = std::move(state);
   return Unit{};
 }
 
@@ -203,6 +222,7 @@ Result<PushReport> Jobs::inspect(std::uint32_t fragment, BufferId id) {
   MutexLock lock(mutex_);
   const auto found = buffers_.find(id);
   if (found != buffers_.end()) {
+    found->second.norm = measured.norm;
     found->second.square_norms = std::move(measured.square_norms);
   }
   return PushReport{measured.finite, measured.norm};
@@ -218,52 +238,110 @@ MergeReport Jobs::merge(const Merge& job) {
   return std::move(*report);
 }
 
-Result<MergeReport> Jobs::try_merge(const Merge& job) {
-  YETO_TRY(check_fragment(job.fragment));
-  State& state = states_[job.fragment];
-  if (!state.loaded || job.version != state.version + 1) {
-    return fail(ErrorCode::kInternal,
-                strf("a merge to version {} of values at version {}", job.version, state.version),
-                strf("fragment {}", job.fragment));
-  }
+Result<std::vector<Jobs::Buffer>> Jobs::pushes_of(const Merge& job) const {
   std::vector<Buffer> buffers;  // keeps the pushes alive
   for (const PushInput& push : job.pushes) {
     YETO_ASSIGN(Buffer held, buffer(push.buffer));
     buffers.push_back(std::move(held));
   }
-  merge::Inputs inputs{&*layout_,      job.fragment, job.version == 1, options_.weights,
-                       options_.outer, state.values, state.momentum,   {}};
+  return buffers;
+}
+
+Jobs::Fresh Jobs::take_fresh(const State& state) const {
+  const std::uint64_t count = state.values->size() / sizeof(float);
+  return {pool_.take(state.values->size()), pool_.take(state.momentum->size()),
+          pool_.take(codec::encoded_bytes(codec_, count)),
+          pool_.take(codec_ == CodecId::kQ4 ? state.shown->size() : 0)};
+}
+
+Result<MergeReport> Jobs::try_merge(const Merge& job) {
+  YETO_TRY(check_fragment(job.fragment));
+  const State& state = states_[job.fragment];
+  if (!state.loaded || job.version != state.version + 1) {
+    return fail(ErrorCode::kInternal,
+                strf("a merge to version {} of values at version {}", job.version, state.version),
+                strf("fragment {}", job.fragment));
+  }
+  YETO_ASSIGN(const std::vector<Buffer> buffers, pushes_of(job));
+  Fresh fresh = take_fresh(state);
+  MergeReport report;
+  YETO_TRY(run_merge(job, buffers, fresh, report));
+  if (report.ok) {
+    install(job, buffers, std::move(fresh), report);
+  }
+  return report;
+}
+
+Status Jobs::run_merge(const Merge& job, const std::vector<Buffer>& buffers, const Fresh& fresh,
+                       MergeReport& report) const {
+  const State& state = states_[job.fragment];
+  merge::Inputs in;
+  in.layout = layout_.get();
+  in.fragment = job.fragment;
+  in.first_commit = job.version == 1;
+  in.weights = options_.weights;
+  in.outer = options_.outer;
+  in.correction = options_.correction;
+  in.values = as_floats(std::as_const(*state.values));
+  in.momentum = as_floats(std::as_const(*state.momentum));
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     const PushInput& push = job.pushes[i];
-    inputs.pushes.push_back({push.seat, push.c_steps, push.c_tokens, push_codec_, *buffers[i].bytes,
-                             buffers[i].square_norms, push.base_version, push.factor});
+    in.pushes.push_back({push.seat, push.c_steps, push.c_tokens, push_codec_, *buffers[i].bytes,
+                         buffers[i].square_norms, push.base_version, push.factor});
   }
-  fit(spare_values_, state.values.size());
-  fit(spare_momentum_, state.momentum.size());
-  auto image = pool_.take(codec::encoded_bytes(codec_, state.values.size()));
-  YETO_ASSIGN(const merge::FragmentMerge merge,
-              merge::FragmentMerge::make(std::move(inputs),
-                                         {spare_values_, spare_momentum_, codec_, *image}));
+  merge::Outputs out{as_floats(*fresh.values), as_floats(*fresh.momentum), codec_, *fresh.image};
+  if (codec_ == CodecId::kQ4) {
+    out.old_public = *state.shown;
+    out.new_public = *fresh.shown;
+  }
+  const int threads = in.values.size() < kParallelFrom ? 1 : options_.threads;
+  YETO_ASSIGN(const merge::FragmentMerge merge, merge::FragmentMerge::make(std::move(in), out));
   std::atomic<bool> finite{true};
-  run_parallel(merge.parts(), state.values.size() < kParallelFrom ? 1 : options_.threads,
-               [&](std::size_t part) {
-                 if (!merge.run_part(part)) {
-                   finite = false;
-                 }
-               });
-  MergeReport report;
+  const auto note = [&finite](bool part_is_finite) {
+    if (!part_is_finite) {
+      finite = false;
+    }
+  };
+  run_parallel(merge.parts(), threads, [&](std::size_t part) { note(merge.run_part(part)); });
+  if (finite) {
+    run_parallel(merge.encode_parts(), threads,
+                 [&](std::size_t part) { note(merge.run_encode_part(part)); });
+  }
   report.weights = merge.weights();
+  report.ok = finite;
   if (!finite) {
     report.reason = "the merged value is not finite";
-    return report;
   }
-  state.values.swap(spare_values_);
-  state.momentum.swap(spare_momentum_);
-  state.image = image;
+  return Unit{};
+}
+
+// The fresh memory takes the place of the old, which lives until its last reader lets go of it.
+void Jobs::install(const Merge& job, const std::vector<Buffer>& buffers, Fresh fresh,
+                   MergeReport& report) {
+  State& state = states_[job.fragment];
+  state.values = std::move(fresh.values);
+  state.momentum = std::move(fresh.momentum);
+  const bool q4 = codec_ == CodecId::kQ4;
+  state.shown = q4 ? std::move(fresh.shown) : codec_ == CodecId::kF32 ? state.values : fresh.image;
   state.version = job.version;
-  report.ok = true;
-  report.image = give_out(job.image, std::move(image));
-  return report;
+  const wire::Digest16 digest = codec::public_digest(*state.shown);
+  report.image = give_out(job.image, q4 ? std::move(fresh.image) : state.shown, digest);
+  if (q4 && job.full != 0) {
+    report.full = give_out(job.full, state.shown, digest);
+  }
+  checkpoint::CommitRecord& record = state.commit.emplace();
+  record.round = job.round;
+  record.fragment = job.fragment;
+  record.version = job.version;
+  record.bytes_out = report.image.bytes;
+  record.digest = digest;
+  record.weights = report.weights;
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    const PushInput& push = job.pushes[i];
+    record.bytes_in += buffers[i].bytes->size();
+    record.pushes.push_back(
+        {push.seat, push.base_version, push.c_steps, push.c_tokens, buffers[i].norm});
+  }
 }
 
 Result<std::vector<Image>> Jobs::make_images(std::span<const BufferId> ids) {
@@ -271,7 +349,8 @@ Result<std::vector<Image>> Jobs::make_images(std::span<const BufferId> ids) {
   in_use_ = true;
   std::vector<Image> images;
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    images.push_back(give_out(ids[i], states_[i].image));
+    const std::shared_ptr<Bytes>& shown = states_[i].shown;
+    images.push_back(give_out(ids[i], shown, codec::public_digest(*shown)));
   }
   return images;
 }
@@ -280,122 +359,11 @@ Result<Finals> Jobs::make_finals(std::span<const BufferId> ids) {
   YETO_TRY(check_all_loaded(ids.size()));
   Finals finals;
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    const ByteView view = as_bytes_view(std::span<const float>(states_[i].values));
-    finals.digests.push_back(sha256(view));
-    finals.images.push_back(give_out(ids[i], std::make_shared<Bytes>(view.begin(), view.end())));
+    const std::shared_ptr<Bytes>& values = states_[i].values;
+    finals.digests.push_back(sha256(*values));
+    finals.images.push_back(give_out(ids[i], values, codec::public_digest(*values)));
   }
   return finals;
-}
-
-// ---- checkpoint
-// --------------------------------------------------------------------------------------
-
-Status Jobs::check_checkpoint(const CoreState& state) const {
-  if (!options_.checkpoint) {
-    return fail(ErrorCode::kInternal, "a checkpoint without a place for it", "sync/jobs");
-  }
-  YETO_TRY(check_all_loaded(state.versions.size()));
-  for (std::size_t i = 0; i < states_.size(); ++i) {
-    if (states_[i].version != state.versions[i]) {
-      return fail(ErrorCode::kInternal,
-                  strf("a checkpoint of version {} of values at version {}", state.versions[i],
-                       states_[i].version),
-                  strf("fragment {}", i));
-    }
-  }
-  return Unit{};
-}
-
-Result<checkpoint::FileEntry> Jobs::save_fragment(std::uint32_t fragment) {
-  const State& state = states_[fragment];
-  if (durable_ && durable_->state.versions[fragment] == state.version) {
-    return durable_->fragments[fragment];
-  }
-  return checkpoint::write_fragment(
-      *options_.checkpoint, options_.run_id,
-      {&*layout_, fragment, state.version, state.values, state.momentum, codec_, *state.image});
-}
-
-Status Jobs::checkpoint(const CoreState& state) {
-  YETO_TRY(check_checkpoint(state));
-  store::ObjectStore& store = *options_.checkpoint;
-  checkpoint::Manifest manifest;
-  manifest.run_id = options_.run_id;
-  manifest.state = state;
-  manifest.codec = codec_;
-  manifest.outer = options_.outer;
-  manifest.weights = options_.weights;
-  manifest.fingerprint = layout_->fingerprint();
-  manifest.settings = options_.settings;
-  if (durable_) {
-    manifest.layout = durable_->layout;
-  } else {
-    YETO_ASSIGN(manifest.layout, checkpoint::write_layout(store, *layout_));
-  }
-  for (std::uint32_t i = 0; i < states_.size(); ++i) {
-    YETO_ASSIGN(checkpoint::FileEntry entry, save_fragment(i));
-    manifest.fragments.push_back(std::move(entry));
-  }
-  YETO_TRY(checkpoint::write_manifest(store, manifest));
-  durable_ = std::move(manifest);
-  // The checkpoint is whole; what cannot be removed now is tried again next time.
-  const Status removed = checkpoint::remove_unreferenced(store, *durable_);
-  if (!removed) {
-    log(LogLevel::kWarn, "checkpoint", "old files stay: {}", in_words(removed.error()));
-  }
-  return Unit{};
-}
-
-Status Jobs::check_restored(const checkpoint::Manifest& manifest) const {
-  const std::string where = options_.checkpoint->place();
-  if (manifest.run_id != options_.run_id) {
-    return fail(ErrorCode::kConflict,
-                strf("the checkpoint is of run {}, not {}", manifest.run_id, options_.run_id),
-                where, "give --checkpoint the folder of this run");
-  }
-  if (options_.broadcast_codec && *options_.broadcast_codec != manifest.codec) {
-    return fail(
-        ErrorCode::kConflict,
-        strf("the checkpoint was made with the codec {}, not {}", codec::codec_name(manifest.codec),
-             codec::codec_name(*options_.broadcast_codec)),
-        where, "leave --wire-dtype as it was");
-  }
-  if (manifest.outer.kind != options_.outer.kind) {
-    return fail(ErrorCode::kConflict,
-                strf("the checkpoint was made with the outer rule {}, not {}",
-                     merge::outer_kind_name(manifest.outer.kind),
-                     merge::outer_kind_name(options_.outer.kind)),
-                where, "leave --outer as it was");
-  }
-  return Unit{};
-}
-
-Result<std::optional<Restored>> Jobs::restore() {
-  if (!options_.checkpoint) {
-    return std::optional<Restored>();
-  }
-  const store::ObjectStore& store = *options_.checkpoint;
-  YETO_ASSIGN(std::optional<checkpoint::Manifest> manifest, checkpoint::read_manifest(store));
-  if (!manifest) {
-    return std::optional<Restored>();
-  }
-  YETO_TRY(check_restored(*manifest));
-  YETO_ASSIGN(Layout layout, checkpoint::read_layout(store, *manifest));
-  std::vector<State> states;
-  for (std::uint32_t i = 0; i < layout.fragments.size(); ++i) {
-    YETO_ASSIGN(checkpoint::FragmentValues values,
-                checkpoint::read_fragment(store, *manifest, layout, i));
-    states.push_back({std::move(values.values), std::move(values.momentum),
-                      std::make_shared<Bytes>(std::move(values.image)), manifest->state.versions[i],
-                      true});
-  }
-  use_layout(layout);
-  codec_ = manifest->codec;
-  push_codec_ = options_.push_codec.value_or(codec_);
-  states_ = std::move(states);
-  durable_ = std::move(*manifest);
-  in_use_ = true;
-  return std::optional<Restored>(Restored{std::move(layout), durable_->state});
 }
 
 }  // namespace yeto::sync

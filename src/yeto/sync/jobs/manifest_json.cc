@@ -59,12 +59,16 @@ std::string text_of(const Json& in, const char* key) {
   return value.get<std::string>();
 }
 
-float real_of(const Json& in, const char* key) {
+double real_of(const Json& in, const char* key) {
   const Json& value = need(in, key);
   if (!value.is_number()) {
     throw Bad{strf("the field {} is not a number", key)};
   }
-  return value.get<float>();
+  return value.get<double>();
+}
+
+float small_real_of(const Json& in, const char* key) {
+  return static_cast<float>(real_of(in, key));
 }
 
 template <std::size_t kBytes>
@@ -104,6 +108,99 @@ FileEntry file_of(const Json& in) {
   return file;
 }
 
+Json to_json(const DataRange& range) {
+  return {{"epoch", range.epoch}, {"first", range.first}, {"count", range.count}};
+}
+
+DataRange range_of(const Json& in) {
+  return {number_of(in, "epoch"), number_of(in, "first"), number_of(in, "count")};
+}
+
+Json to_json(const std::vector<DataRange>& ranges) {
+  Json out = Json::array();
+  for (const DataRange& range : ranges) {
+    out.push_back(to_json(range));
+  }
+  return out;
+}
+
+std::vector<DataRange> ranges_of(const Json& in, const char* key) {
+  std::vector<DataRange> out;
+  for (const Json& range : need_list(in, key)) {
+    out.push_back(range_of(range));
+  }
+  return out;
+}
+
+Json to_json(const DataState& data) {
+  Json out;
+  out["rows"] = data.rows;
+  out["next"] = to_json(data.next);
+  out["returned"] = to_json(data.returned);
+  out["out"] = Json::array();
+  for (const SeatRange& lease : data.out) {
+    out["out"].push_back({{"seat", lease.seat}, {"range", to_json(lease.range)}});
+  }
+  out["settled"] = to_json(data.settled);
+  out["repeated"] = data.repeated;
+  return out;
+}
+
+DataState data_of(const Json& in) {
+  DataState data;
+  data.rows = number_of(in, "rows");
+  data.next = range_of(need(in, "next"));
+  data.returned = ranges_of(in, "returned");
+  for (const Json& lease : need_list(in, "out")) {
+    data.out.push_back({small_number_of(lease, "seat"), range_of(need(lease, "range"))});
+  }
+  data.settled = ranges_of(in, "settled");
+  data.repeated = number_of(in, "repeated");
+  return data;
+}
+
+Json to_json(const CommitRecord& commit) {
+  Json out;
+  out["round"] = commit.round;
+  out["fragment"] = commit.fragment;
+  out["version"] = commit.version;
+  out["bytes_in"] = commit.bytes_in;
+  out["bytes_out"] = commit.bytes_out;
+  out["digest"] = hex(commit.digest);
+  out["pushes"] = Json::array();
+  for (const CommittedPush& push : commit.pushes) {
+    out["pushes"].push_back({{"seat", push.seat},
+                             {"base_version", push.base_version},
+                             {"steps", push.steps},
+                             {"tokens", push.tokens},
+                             {"norm", push.norm}});
+  }
+  out["weights"] = Json::array();
+  for (const merge::SeatWeight& weight : commit.weights) {
+    out["weights"].push_back({{"seat", weight.seat}, {"weight", weight.weight}});
+  }
+  return out;
+}
+
+CommitRecord commit_of(const Json& in) {
+  CommitRecord commit;
+  commit.round = number_of(in, "round");
+  commit.fragment = small_number_of(in, "fragment");
+  commit.version = number_of(in, "version");
+  commit.bytes_in = number_of(in, "bytes_in");
+  commit.bytes_out = number_of(in, "bytes_out");
+  hex_of(in, "digest", commit.digest);
+  for (const Json& push : need_list(in, "pushes")) {
+    commit.pushes.push_back({small_number_of(push, "seat"), number_of(push, "base_version"),
+                             number_of(push, "steps"), number_of(push, "tokens"),
+                             real_of(push, "norm")});
+  }
+  for (const Json& weight : need_list(in, "weights")) {
+    commit.weights.push_back({small_number_of(weight, "seat"), real_of(weight, "weight")});
+  }
+  return commit;
+}
+
 Json state_to_json(const CoreState& state) {
   Json out;
   out["term"] = state.term;
@@ -126,6 +223,7 @@ Json state_to_json(const CoreState& state) {
   for (const wire::ContractPair& pair : state.contract) {
     out["contract"].push_back({{"name", pair.name}, {"hash", hex(pair.hash)}});
   }
+  out["data"] = to_json(state.data);
   return out;
 }
 
@@ -154,7 +252,43 @@ CoreState state_of(const Json& in) {
     out.name = text_of(pair, "name");
     hex_of(pair, "hash", out.hash);
   }
+  if (in.contains("data")) {
+    state.data = data_of(in["data"]);
+  }
   return state;
+}
+
+// Manifests of version 0.1.0 have one codec for both directions, and none of the later fields.
+void read_recipe(const Json& json, Manifest& manifest) {
+  if (json.contains("codec")) {
+    manifest.broadcast_codec = named(codec::codec_from_name(text_of(json, "codec")), "codec");
+    manifest.push_codec = manifest.broadcast_codec;
+  } else {
+    const Json& codecs = need(json, "codecs");
+    manifest.push_codec = named(codec::codec_from_name(text_of(codecs, "push")), "push");
+    manifest.broadcast_codec =
+        named(codec::codec_from_name(text_of(codecs, "broadcast")), "broadcast");
+  }
+  const Json& outer = need(json, "outer");
+  manifest.outer.kind = named(merge::outer_kind_from_name(text_of(outer, "kind")), "kind");
+  manifest.outer.lr = small_real_of(outer, "lr");
+  manifest.outer.momentum = small_real_of(outer, "momentum");
+  if (json.contains("correction")) {
+    manifest.correction =
+        named(merge::correction_from_name(text_of(json, "correction")), "correction");
+  }
+  manifest.weights = named(merge::weight_rule_from_name(text_of(json, "weights")), "weights");
+}
+
+void read_records(const Json& json, Manifest& manifest) {
+  if (json.contains("tape") && !json["tape"].is_null()) {
+    manifest.tape = TapePosition{number_of(json["tape"], "bytes"), number_of(json["tape"], "seq")};
+  }
+  if (json.contains("commits")) {
+    for (const Json& commit : need_list(json, "commits")) {
+      manifest.commits.push_back(commit_of(commit));
+    }
+  }
 }
 
 std::map<std::string, std::string> settings_of(const Json& in) {
@@ -178,6 +312,12 @@ void check(const Manifest& manifest) {
   for (const Fork& fork : manifest.state.forks) {
     if (fork.versions.size() != fragments) {
       throw Bad{"a fork has not one version per fragment"};
+    }
+  }
+  for (const CommitRecord& commit : manifest.commits) {
+    if (commit.fragment >= fragments ||
+        commit.version != manifest.state.versions[commit.fragment]) {
+      throw Bad{strf("the commit of round {} is not of a fragment's version", commit.round)};
     }
   }
   for (std::size_t i = 0; i < fragments; ++i) {
@@ -204,12 +344,8 @@ Manifest manifest_of(const Json& json) {
   Manifest manifest;
   manifest.run_id = text_of(json, "run_id");
   manifest.state = state_of(json);
-  manifest.codec = named(codec::codec_from_name(text_of(json, "codec")), "codec");
-  const Json& outer = need(json, "outer");
-  manifest.outer.kind = named(merge::outer_kind_from_name(text_of(outer, "kind")), "kind");
-  manifest.outer.lr = real_of(outer, "lr");
-  manifest.outer.momentum = real_of(outer, "momentum");
-  manifest.weights = named(merge::weight_rule_from_name(text_of(json, "weights")), "weights");
+  read_recipe(json, manifest);
+  read_records(json, manifest);
   manifest.settings = settings_of(json);
   const Json& layout = need(json, "layout");
   manifest.layout = file_of(layout);
@@ -242,10 +378,12 @@ std::string manifest_to_json(const Manifest& manifest) {
   json["schema"] = kSchema;
   json["run_id"] = manifest.run_id;
   json.update(state_to_json(manifest.state));
-  json["codec"] = codec::codec_name(manifest.codec);
+  json["codecs"] = {{"push", codec::codec_name(manifest.push_codec)},
+                    {"broadcast", codec::codec_name(manifest.broadcast_codec)}};
   json["outer"] = {{"kind", merge::outer_kind_name(manifest.outer.kind)},
                    {"lr", manifest.outer.lr},
                    {"momentum", manifest.outer.momentum}};
+  json["correction"] = merge::correction_name(manifest.correction);
   json["weights"] = merge::weight_rule_name(manifest.weights);
   json["settings"] = Json::object();
   for (const auto& [key, value] : manifest.settings) {
@@ -256,6 +394,12 @@ std::string manifest_to_json(const Manifest& manifest) {
   json["fragments"] = Json::array();
   for (const FileEntry& file : manifest.fragments) {
     json["fragments"].push_back(to_json(file));
+  }
+  json["tape"] = manifest.tape ? Json{{"bytes", manifest.tape->bytes}, {"seq", manifest.tape->seq}}
+                               : Json(nullptr);
+  json["commits"] = Json::array();
+  for (const CommitRecord& commit : manifest.commits) {
+    json["commits"].push_back(to_json(commit));
   }
   // Texts that are no UTF-8 (a seat's free text, say) are replaced rather than thrown upon.
   const auto replace = Json::error_handler_t::replace;

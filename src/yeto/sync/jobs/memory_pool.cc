@@ -12,33 +12,64 @@ namespace {
 // Below this the allocator reuses memory by itself.
 constexpr std::uint64_t kPooledFrom = 128 << 10;
 
+bool fits(std::uint64_t capacity, std::uint64_t bytes) {
+  return capacity >= bytes && capacity - bytes <= capacity / 4;
+}
+
 }  // namespace
 
 struct MemoryPool::Shelf {
+  using Buffers = std::vector<std::unique_ptr<Bytes>>;
+
+  // The unused buffer that fits best, of equal ones the newest, which is the warmest; nothing if
+  // none fits.
   std::unique_ptr<Bytes> find(std::uint64_t bytes) {
     MutexLock lock(mutex);
-    const auto found = std::find_if(unused.rbegin(), unused.rend(),
-                                    [&](const auto& it) { return it->size() == bytes; });
-    if (found == unused.rend()) {
+    auto best = unused.end();
+    for (auto it = unused.begin(); it != unused.end(); ++it) {
+      if (fits((*it)->capacity(), bytes) &&
+          (best == unused.end() || (*it)->capacity() <= (*best)->capacity())) {
+        best = it;
+      }
+    }
+    if (best == unused.end()) {
       return nullptr;
     }
-    std::unique_ptr<Bytes> out = std::move(*found);
-    unused.erase(std::next(found).base());
+    std::unique_ptr<Bytes> out = std::move(*best);
+    unused.erase(best);
+    unused_bytes -= out->capacity();
+    in_use += out->capacity();
     return out;
   }
-  void put_back(std::unique_ptr<Bytes> bytes) {
-    std::unique_ptr<Bytes> oldest;  // freed after the lock
+  void count_fresh(std::uint64_t capacity) {
+    Buffers gone;  // freed after the lock
     MutexLock lock(mutex);
-    if (unused.size() >= kept_max) {
-      oldest = std::move(unused.front());
+    in_use += capacity;
+    peak = std::max(peak, in_use);
+    shed(gone);
+  }
+  void put_back(std::unique_ptr<Bytes> bytes) {
+    Buffers gone;  // freed after the lock
+    MutexLock lock(mutex);
+    in_use -= bytes->capacity();
+    unused_bytes += bytes->capacity();
+    unused.push_back(std::move(bytes));
+    shed(gone);
+  }
+  void shed(Buffers& gone) YETO_REQUIRES(mutex) {
+    while (!unused.empty() && (unused.size() > kept_max || in_use + unused_bytes > peak)) {
+      unused_bytes -= unused.front()->capacity();
+      gone.push_back(std::move(unused.front()));
       unused.erase(unused.begin());
     }
-    unused.push_back(std::move(bytes));
   }
 
   std::size_t kept_max = 0;
   Mutex mutex;
-  std::vector<std::unique_ptr<Bytes>> unused YETO_GUARDED_BY(mutex);  // oldest first
+  Buffers unused YETO_GUARDED_BY(mutex);  // oldest first
+  std::uint64_t unused_bytes YETO_GUARDED_BY(mutex) = 0;
+  std::uint64_t in_use YETO_GUARDED_BY(mutex) = 0;
+  std::uint64_t peak YETO_GUARDED_BY(mutex) = 0;  // of in_use
 };
 
 MemoryPool::MemoryPool(std::size_t kept_max) : shelf_(std::make_shared<Shelf>()) {
@@ -51,9 +82,23 @@ std::shared_ptr<Bytes> MemoryPool::take(std::uint64_t bytes) const {
   }
   std::unique_ptr<Bytes> memory = shelf_->find(bytes);
   if (memory == nullptr) {
-    memory = std::make_unique<Bytes>(bytes);
+    return keep(Bytes(bytes));
   }
-  return {memory.release(), [shelf = std::weak_ptr<Shelf>(shelf_)](Bytes* used) {
+  memory->resize(bytes);  // within its capacity
+  return share(std::move(memory));
+}
+
+std::shared_ptr<Bytes> MemoryPool::keep(Bytes bytes) const {
+  if (bytes.size() < kPooledFrom) {
+    return std::make_shared<Bytes>(std::move(bytes));
+  }
+  auto memory = std::make_unique<Bytes>(std::move(bytes));
+  shelf_->count_fresh(memory->capacity());
+  return share(std::move(memory));
+}
+
+std::shared_ptr<Bytes> MemoryPool::share(std::unique_ptr<Bytes> bytes) const {
+  return {bytes.release(), [shelf = std::weak_ptr<Shelf>(shelf_)](Bytes* used) {
             std::unique_ptr<Bytes> back(used);
             if (const std::shared_ptr<Shelf> still = shelf.lock()) {
               still->put_back(std::move(back));
@@ -64,6 +109,11 @@ std::shared_ptr<Bytes> MemoryPool::take(std::uint64_t bytes) const {
 std::size_t MemoryPool::kept() const {
   MutexLock lock(shelf_->mutex);
   return shelf_->unused.size();
+}
+
+std::uint64_t MemoryPool::held_bytes() const {
+  MutexLock lock(shelf_->mutex);
+  return shelf_->in_use + shelf_->unused_bytes;
 }
 
 }  // namespace yeto::sync

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "yeto/base/thread.h"
@@ -41,6 +42,46 @@ TEST(MemoryPoolTest, KeepsAtMostItsLimit) {
     }
   }
   EXPECT_EQ(pool.kept(), 2U);
+}
+
+TEST(MemoryPoolTest, ABufferServesEverySizeThatFillsMostOfIt) {
+  MemoryPool pool(8);
+  const Bytes* const address = pool.take(kSize).get();
+  for (const std::uint64_t size : {kSize - 1, kSize * 3 / 4, kSize}) {
+    const std::shared_ptr<Bytes> again = pool.take(size);
+    EXPECT_EQ(again.get(), address);
+    EXPECT_EQ(again->size(), size);
+  }
+  const std::shared_ptr<Bytes> other = pool.take(kSize / 2);
+  EXPECT_EQ(pool.kept(), 0U) << "one of half the size needs memory of its own, and the old goes";
+}
+
+TEST(MemoryPoolTest, ItNeverHoldsMoreThanWasInUseAtOnce) {
+  MemoryPool pool(1000);
+  std::uint64_t most = 0;
+  for (std::uint64_t size = kSize; size < 12 * kSize; size += kSize) {
+    std::vector<std::shared_ptr<Bytes>> taken;
+    for (int i = 0; i < 4; ++i) {
+      taken.push_back(pool.take(size));
+    }
+    most = std::max(most, 4 * size);
+    EXPECT_LE(pool.held_bytes(), most);
+  }
+  EXPECT_LE(pool.held_bytes(), most);
+  for (int i = 0; i < 100; ++i) {
+    const std::shared_ptr<Bytes> small = pool.take(kSize);
+    EXPECT_LE(pool.held_bytes(), most);
+  }
+}
+
+TEST(MemoryPoolTest, BytesMadeElsewhereComeToThePoolAsWell) {
+  MemoryPool pool(2);
+  std::shared_ptr<Bytes> kept = pool.keep(Bytes(kSize, 7));
+  EXPECT_EQ(kept->back(), 7);
+  EXPECT_EQ(pool.held_bytes(), kSize);
+  const Bytes* const address = kept.get();
+  kept.reset();
+  EXPECT_EQ(pool.take(kSize).get(), address);
 }
 
 TEST(MemoryPoolTest, BuffersMayOutliveThePool) {
