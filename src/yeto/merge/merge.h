@@ -20,6 +20,10 @@
 #include "yeto/tensor/dtype.h"
 #include "yeto/tensor/layout.h"
 
+namespace yeto {
+struct Step;
+}
+
 namespace yeto::merge {
 
 // Weight of a push: c_tokens²/c_steps, c_tokens, or 1. All zero → equal.
@@ -139,7 +143,9 @@ class FragmentMerge {
     std::uint64_t count = 0;
   };
   FragmentMerge(Inputs inputs, Outputs outputs);
+  bool needs_whole(const Piece& piece) const;
   void make_parts();
+  Step step_at(std::uint64_t at, float mu) const;
   bool run_elementwise(const Part& part) const;
   bool run_whole_piece(const Part& part) const;
 
