@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // How well a merge uses the memory of the machine.
-//   merge/mean_m8  weighted mean of 8 f32 deltas + Nesterov step + bf16 image, as bytes that must
-//   move per second
-//                  over the bytes per second of an f32 triad (a = b + s·c) on as many threads; the
-//                  lower of the medians with one and with two threads
-//   merge/rda_m8   radial-directional averaging of 8 deltas over many tensors, with the same step
-//   and image,
-//                  against the same arithmetic written as one pass after the other over the whole
-//                  fragment
+//   merge/mean_m8  weighted mean of 8 f32 deltas + Nesterov step + bf16 image, in bytes per second
+//                  over those of an f32 triad (a = b + s·c), both on one thread and both on two;
+//                  the lower of the two medians
+//   merge/rda_m8   radial-directional averaging of 8 deltas over tensors of 64 Ki values with the
+//                  same step and image, against a textbook merge: one pass over the fragment for
+//                  each operation and each learner, into buffers that exist already; one thread
+// Bytes counted: what an algorithm has to read and write once, 4 a value. Triad: 2 reads and 1
+// write, 12; that its stores also read the line first is not counted. Merge: 8 deltas, values and
+// momentum read, values and momentum written, 2 for the image, 50.
+// The norms that RDA needs are known before the merge, as in the syncer, where each push is
+// measured as it arrives; the line for people says what it takes with them measured first. The
+// textbook merge has no such moment and computes them. Buffers lie where the allocator puts them.
 // Sizes are far out of cache. Both sides of a ratio run one right after the other.
 #include <atomic>
-#include <bit>
 #include <cmath>
+#include <cstring>
 #include <memory>
 
 #include "bench/figure.h"
@@ -19,6 +23,7 @@
 #include "yeto/base/thread.h"
 #include "yeto/merge/merge.h"
 #include "yeto/tensor/bf16.h"
+#include "yeto/tensor/kernels.h"
 
 namespace yeto::bench {
 namespace {
@@ -29,7 +34,6 @@ constexpr std::size_t kLearners = 8;
 constexpr std::size_t kValues = std::size_t{8} << 20;
 constexpr std::size_t kTensorValues = std::size_t{64} << 10;  // a low-rank factor of a common size
 constexpr int kRuns = 5;
-// 8 deltas, values and momentum read; values, momentum and the bf16 image written.
 constexpr double kMeanBytes = 4.0 * kLearners + 8 + 8 + 2;
 
 // Runs parts 0 … parts − 1 on `threads` threads.
@@ -65,6 +69,7 @@ struct Work {
   Values new_values;
   Values new_momentum;
   Bytes image;
+  std::vector<merge::Measured> measured;  // empty: the merge computes what it needs
 
   explicit Work(MergeMode mode)
       : values(kValues, 1.0F),
@@ -97,8 +102,11 @@ struct Work {
   void merge(int threads) {
     merge::Inputs in{&layout, 0, false, merge::WeightRule::kTokens2, outer, values, momentum, {}};
     for (std::uint32_t m = 0; m < kLearners; ++m) {
-      in.pushes.push_back(
-          {m, 24, 1000 + m, CodecId::kF32, as_bytes_view(std::span<const float>(deltas[m])), {}});
+      merge::Push push{m, 24, 1000 + m, CodecId::kF32, delta_bytes(m), {}};
+      if (!measured.empty()) {
+        push.square_norms = measured[m].square_norms;
+      }
+      in.pushes.push_back(push);
     }
     const auto job = merge::FragmentMerge::make(std::move(in),
                                                 {new_values, new_momentum, CodecId::kBf16, image});
@@ -114,59 +122,101 @@ struct Work {
     momentum.swap(new_momentum);
   }
 
-  // The same as it is written first: one pass after the other, over the whole fragment.
-  void merge_naively();
+  ByteView delta_bytes(std::size_t m) const {
+    return as_bytes_view(std::span<const float>(deltas[m]));
+  }
+  void measure() {
+    measured.clear();
+    for (std::size_t m = 0; m < kLearners; ++m) {
+      auto one = merge::measure(layout.fragments[0], CodecId::kF32, delta_bytes(m));
+      YETO_CHECK(one && one->finite, "the benchmark's own input");
+      measured.push_back(std::move(*one));
+    }
+  }
 };
 
-double norm_of(const float* x, std::size_t count) {
-  double sum = 0.0;
-  for (std::size_t i = 0; i < count; ++i) {
-    sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  }
-  return std::sqrt(sum);
-}
-
-void Work::merge_naively() {
-  const auto& pieces = layout.fragments[0].pieces;
-  std::vector<double> weights(kLearners, 1.0 / kLearners);
-  std::vector<double> lengths(pieces.size());
-  Values unit(kValues);
-  Values direction(kValues);
-  for (std::size_t m = 0; m < kLearners; ++m) {
-    std::vector<double> norms;
-    for (const Piece& piece : pieces) {
-      norms.push_back(norm_of(deltas[m].data() + piece.offset, piece.count));
+// The same merge as a textbook writes it, with its temporaries.
+class Textbook {
+ public:
+  explicit Textbook(Work& work) : work_(work) {}
+  void merge() {
+    const auto& pieces = work_.layout.fragments[0].pieces;
+    std::vector<double> lengths(pieces.size());
+    std::fill(direction_.begin(), direction_.end(), 0.0F);
+    for (const Values& delta : work_.deltas) {
+      add_direction(delta, lengths);
     }
+    const std::vector<double> norms = norms_of(direction_);
     for (std::size_t p = 0; p < pieces.size(); ++p) {
-      lengths[p] += weights[m] * norms[p];
-      for (std::uint64_t i = 0; i < pieces[p].count; ++i) {
-        unit[pieces[p].offset + i] = static_cast<float>(deltas[m][pieces[p].offset + i] / norms[p]);
+      const auto scale = static_cast<float>(lengths[p] / norms[p]);
+      for (std::uint64_t i = pieces[p].offset; i < pieces[p].offset + pieces[p].count; ++i) {
+        direction_[i] *= scale;
       }
     }
+    step();
+  }
+
+ private:
+  // One operation, one pass: out[i] = f(i).
+  template <class F>
+  static void each(Values& out, F&& f) {
+    float* const to = out.data();
     for (std::size_t i = 0; i < kValues; ++i) {
-      direction[i] += static_cast<float>(weights[m]) * unit[i];
+      to[i] = f(i);
     }
   }
-  for (std::size_t p = 0; p < pieces.size(); ++p) {
-    float* d = direction.data() + pieces[p].offset;
-    const auto scale = static_cast<float>(lengths[p] / norm_of(d, pieces[p].count));
-    for (std::uint64_t i = 0; i < pieces[p].count; ++i) {
-      d[i] *= scale;
+  std::vector<double> norms_of(const Values& x) const {
+    std::vector<double> out;
+    for (const Piece& piece : work_.layout.fragments[0].pieces) {
+      double sum = 0.0;
+      for (std::uint64_t i = piece.offset; i < piece.offset + piece.count; ++i) {
+        sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+      }
+      out.push_back(std::sqrt(sum));
     }
+    return out;
   }
-  for (std::size_t i = 0; i < kValues; ++i) {
-    new_momentum[i] = outer.momentum * momentum[i] + direction[i];
+  void add_direction(const Values& delta, std::vector<double>& lengths) {
+    constexpr float kWeight = 1.0F / kLearners;
+    const auto& pieces = work_.layout.fragments[0].pieces;
+    const std::vector<double> norms = norms_of(delta);
+    for (std::size_t p = 0; p < pieces.size(); ++p) {
+      lengths[p] += kWeight * norms[p];
+      const auto norm = static_cast<float>(norms[p]);
+      for (std::uint64_t i = pieces[p].offset; i < pieces[p].offset + pieces[p].count; ++i) {
+        unit_[i] = delta[i] / norm;
+      }
+    }
+    each(unit_, [&](std::size_t i) { return kWeight * unit_[i]; });
+    each(direction_, [&](std::size_t i) { return direction_[i] + unit_[i]; });
   }
-  for (std::size_t i = 0; i < kValues; ++i) {
-    new_values[i] = values[i] - outer.lr * (direction[i] + outer.momentum * new_momentum[i]);
+  void step() {
+    const float mu = work_.outer.momentum;
+    const float lr = work_.outer.lr;
+    Values& b = work_.new_momentum;
+    each(b, [&](std::size_t i) { return mu * work_.momentum[i]; });
+    each(b, [&](std::size_t i) { return b[i] + direction_[i]; });
+    each(unit_, [&](std::size_t i) { return mu * b[i]; });
+    each(unit_, [&](std::size_t i) { return unit_[i] + direction_[i]; });
+    each(unit_, [&](std::size_t i) { return lr * unit_[i]; });
+    each(work_.new_values, [&](std::size_t i) { return work_.values[i] - unit_[i]; });
+    for (const Values* made : {&b, &work_.new_values}) {
+      bool finite = true;
+      for (const float value : *made) {
+        finite &= std::isfinite(value);
+      }
+      YETO_CHECK(finite, "the benchmark's own input");
+    }
+    bf16_from_f32(work_.new_values.data(), reinterpret_cast<std::uint16_t*>(work_.image.data()),
+                  kValues);
+    work_.values.swap(work_.new_values);
+    work_.momentum.swap(work_.new_momentum);
   }
-  for (std::size_t i = 0; i < kValues; ++i) {
-    const std::uint16_t half = bf16_from_f32(new_values[i]);
-    std::memcpy(image.data() + 2 * i, &half, 2);
-  }
-  values.swap(new_values);
-  momentum.swap(new_momentum);
-}
+
+  Work& work_;
+  Values unit_ = Values(kValues);
+  Values direction_ = Values(kValues);
+};
 
 void bench_mean() {
   auto work = std::make_unique<Work>(MergeMode::kAvg);
@@ -206,18 +256,28 @@ void bench_mean() {
 
 void bench_rda() {
   auto work = std::make_unique<Work>(MergeMode::kRda);
+  auto textbook = std::make_unique<Textbook>(*work);
   std::vector<double> ratios;
-  double tiled_s = 0.0;
-  double naive_s = 0.0;
-  for (int run = -1; run < kRuns; ++run) {
-    tiled_s = time_of([&] { work->merge(1); });
-    naive_s = time_of([&] { work->merge_naively(); });
+  std::vector<double> merge_ms;
+  std::vector<double> measure_ms;
+  std::vector<double> textbook_ms;
+  for (int run = -1; run < kRuns; ++run) {  // the first one warms up
+    const double measure_s = time_of([&] { work->measure(); });
+    const double merge_s = time_of([&] { work->merge(1); });
+    const double textbook_s = time_of([&] { textbook->merge(); });
     if (run >= 0) {
-      ratios.push_back(naive_s / tiled_s);
+      ratios.push_back(textbook_s / merge_s);
+      measure_ms.push_back(measure_s * 1e3);
+      merge_ms.push_back(merge_s * 1e3);
+      textbook_ms.push_back(textbook_s * 1e3);
     }
   }
-  std::puts(strf("rda of {} deltas, 1 thread: {:.1f} ms, naive {:.1f} ms", kLearners, tiled_s * 1e3,
-                 naive_s * 1e3)
+  const double merge = median(merge_ms);
+  const double measure = median(measure_ms);
+  const double naive = median(textbook_ms);
+  std::puts(strf("rda of {} deltas, 1 thread: {:.1f} ms, and {:.1f} ms to measure the pushes; "
+                 "textbook {:.1f} ms, {:.1f} x merge and measure together",
+                 kLearners, merge, measure, naive, naive / (merge + measure))
                 .c_str());
   print_figure({"merge/rda_m8", "x naive", 10.0, 13.0}, ratios);
 }
@@ -226,6 +286,7 @@ void bench_rda() {
 }  // namespace yeto::bench
 
 int main() {
+  std::puts(yeto::strf("loops: {}", yeto::kernels().name).c_str());
   yeto::bench::bench_mean();
   yeto::bench::bench_rda();
   return 0;

@@ -76,9 +76,13 @@ struct LayoutOptions {
 // embed, wte, wpe, lm_head, shared.weight.
 bool is_embedding_like(std::string_view tensor_name);
 
-// Binpack: largest first into the emptiest bin, ties by name, then lowest bin; embedding-like
-// tensors form fragments of their own. `tensors` keep their order in the layout; their merge mode
-// is set here.
+// Binpack: largest first into the emptiest bin, ties by name, then lowest bin. Strided: distinct
+// layer numbers are dealt round-robin, tensors without one are bin-packed after them.
+// Embedding-like tensors form fragments of their own, one each. `tensors` keep their order in the
+// layout; their merge mode is set here. Where whole tensors would make a fragment of more than
+// twice the mean, tensors are cut into slices so that none is: then embedding-like ones share their
+// fragments among themselves, and strided layers that would overfill a fragment give up what is too
+// much. Layouts that need no cut are made of whole tensors.
 Result<Layout> make_layout(std::vector<TensorSpec> tensors, const LayoutOptions& options);
 
 // First 8 bytes of the SHA-256 of each tensor's name, shape, dtype, merge mode and pieces with

@@ -64,6 +64,21 @@ void expect_every_value_once(const Layout& layout) {
   }
 }
 
+void expect_none_beyond_twice_the_mean(const Layout& layout) {
+  EXPECT_LE(layout.largest_fragment() * layout.fragments.size(), 2 * layout.values());
+}
+
+bool has_slices(const Layout& layout) {
+  for (const Fragment& fragment : layout.fragments) {
+    for (const Piece& piece : fragment.pieces) {
+      if (piece.count != layout.tensors[piece.tensor].values()) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 TEST(Layout, EveryValueOfRandomShapesIsInExactlyOnePlace) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(strf("seed {}", seed));
@@ -92,11 +107,80 @@ TEST(Layout, EveryValueOfRandomShapesIsInExactlyOnePlace) {
     const std::size_t rest = count - alone;
     const std::size_t bins = options.fragments > alone ? options.fragments - alone : 1;
     EXPECT_LE(layout->fragments.size(), alone + std::min(bins, rest));
+    expect_none_beyond_twice_the_mean(*layout);
     const auto again = Layout::decode(layout->encode());
     ASSERT_TRUE(again);
     EXPECT_EQ(*again, *layout);
     EXPECT_EQ(first_difference(*again, *layout), "");
   }
+}
+
+TEST(Layout, NoFragmentExceedsTwiceTheMeanHoweverUnevenTheTensorsAre) {
+  int sliced_layouts = 0;
+  for (std::uint64_t seed = 1; seed <= 600; ++seed) {
+    SCOPED_TRACE(strf("seed {}", seed));
+    Rng rng(seed);
+    std::vector<TensorSpec> tensors;
+    const std::size_t count = 1 + rng.below(40);
+    for (std::size_t i = 0; i < count; ++i) {
+      // Sizes over four powers of ten.
+      std::uint64_t values = 1 + rng.below(9);
+      for (std::uint64_t power = rng.below(5); power > 0; --power) {
+        values *= 1 + rng.below(10);
+      }
+      const char* kind = rng.below(6) == 0 ? "embed_tokens" : "proj";
+      const std::string layer = rng.below(4) == 0 ? "" : strf(".layers.{}", rng.below(4));
+      tensors.push_back(tensor(strf("model{}.{}.t{}", layer, kind, i), {values}));
+    }
+    LayoutOptions options;
+    options.fragments = static_cast<std::uint32_t>(1 + rng.below(24));
+    options.pattern = rng.below(2) == 0 ? FragmentPattern::kBinpack : FragmentPattern::kStrided;
+    const auto layout = make_layout(tensors, options);
+    ASSERT_TRUE(layout) << layout.error().text();
+    expect_every_value_once(*layout);
+    expect_none_beyond_twice_the_mean(*layout);
+    for (const Fragment& fragment : layout->fragments) {
+      const bool embedding = is_embedding_like(layout->tensors[fragment.pieces[0].tensor].name);
+      for (const Piece& piece : fragment.pieces) {
+        EXPECT_EQ(is_embedding_like(layout->tensors[piece.tensor].name), embedding)
+            << "embedding-like tensors stay among themselves";
+      }
+    }
+    sliced_layouts += has_slices(*layout) ? 1 : 0;
+  }
+  EXPECT_GT(sliced_layouts, 50) << "the sizes are to be so uneven that slices are needed";
+}
+
+TEST(Layout, ATensorLargerThanItsShareIsCutIntoSlices) {
+  LayoutOptions options;
+  options.fragments = 4;
+  const auto layout = make_layout(
+      {tensor("a", {100}), tensor("b", {4}), tensor("c", {4}), tensor("d", {4})}, options);
+  ASSERT_TRUE(layout);
+  // 112 values over 4 fragments: at most 56 each; a bin that holds its 28 has room for 28 more.
+  ASSERT_EQ(layout->fragments.size(), 4U);
+  expect_every_value_once(*layout);
+  EXPECT_EQ(layout->fragments[0].pieces[0], (Piece{0, 0, 25, 0}));
+  EXPECT_EQ(layout->fragments[3].pieces[0], (Piece{0, 75, 25, 0}));
+  EXPECT_EQ(layout->largest_fragment(), 29U);
+}
+
+TEST(Layout, StridedLayersThatOverfillAFragmentGiveUpWhatIsTooMuch) {
+  std::vector<TensorSpec> tensors;
+  for (int i = 0; i < 8; ++i) {
+    tensors.push_back(tensor(strf("model.layers.0.t{}", i), {10}));
+  }
+  for (int layer = 1; layer < 4; ++layer) {
+    tensors.push_back(tensor(strf("model.layers.{}.t", layer), {10}));
+  }
+  LayoutOptions options;
+  options.fragments = 4;
+  options.pattern = FragmentPattern::kStrided;
+  const auto layout = make_layout(tensors, options);
+  ASSERT_TRUE(layout);
+  // 110 values over 4 fragments: at most 55. Five tensors of layer 0 stay, three go elsewhere.
+  EXPECT_EQ(members(*layout),
+            (std::vector<std::vector<std::uint32_t>>{{0, 1, 2, 3, 4}, {5, 8}, {6, 9}, {7, 10}}));
 }
 
 TEST(Layout, BinpackPutsTheLargestFirstIntoTheEmptiestBin) {
