@@ -102,14 +102,13 @@ def compile_targets(names: list[str]) -> dict[str, Path]:
 
 
 def helper_environment(programs: dict[str, Path]) -> dict[str, str]:
-    """YETO_BIN, TIMER_LEARNER_BIN …: where the packages find their programs."""
+    """YETO_BIN, TIMER_LEARNER_BIN: where the packages find their programs."""
     return {f"{name.upper()}_BIN": str(path) for name, path in programs.items()}
 
 
-def prepare_packages() -> dict[str, str]:
-    """`yeto` in .venv, the helper programs, and the environment that names them."""
-    setup.set_up("test", True, setup.Reporter(quiet=True))
-    return helper_environment(compile_targets(list(HELPERS)))
+def prepare_helpers() -> dict[str, Path]:
+    configure()
+    return compile_targets(list(HELPERS))
 
 
 def build(names: list[str], arguments: list[str]) -> list[Benchmark]:
@@ -122,7 +121,11 @@ def build(names: list[str], arguments: list[str]) -> list[Benchmark]:
     wanted = names or have
     programs = [f"bench_{name}" for name in wanted if name in have]
     paths = compile_targets(programs) if programs else {}
-    helpers = prepare_packages() if set(wanted) & set(packages) else {}
+    helpers = {}
+    if set(wanted) & set(packages):
+        # Packages import yeto from .venv and run programs of the build.
+        setup.set_up("test", True, setup.Reporter(quiet=True))
+        helpers = helper_environment(prepare_helpers())
     made = []
     for name in wanted:
         if name in have:

@@ -245,7 +245,7 @@ def print_story(storm: measure.Record, twin: measure.Record, compression: float)
     seen = measure.reactions(storm)
     print(f"seconds as measured (not multiplied by the compression of {compression:g}):")
     for what, values in (
-        ("killed learner unseen", seen.closed_seen),
+        ("killed learner left out", seen.closed_seen),
         ("silent learner lost", seen.silence_seen),
         ("fault until the next merge", seen.resumed),
         ("restarted learner joins", seen.rejoined),

@@ -87,7 +87,7 @@ def captured_participation(record: Record) -> float:
 class Reactions:
     """Seconds, one value per fault where it applies."""
 
-    closed_seen: list[float] = field(default_factory=list)  # kill → others hear of it
+    closed_seen: list[float] = field(default_factory=list)  # kill → first launch that leaves it out
     silence_seen: list[float] = field(default_factory=list)  # silence → lost
     resumed: list[float] = field(default_factory=list)  # fault → next commit
     syncer_serving: list[float] = field(default_factory=list)  # kill → it listens again
@@ -120,7 +120,7 @@ def reactions(record: Record) -> Reactions:
         answered = [line["ts"] for line in rounds if fault.seat in line["responded"]]
         add_delay(out.back, answered, fault.end)
         if fault.kind == "kill":
-            add_delay(out.closed_seen, heard_gone(record, fault), fault.begin)
+            add_delay(out.closed_seen, launches_without(record, fault.seat), fault.begin)
             ready = [e["ts"] for e in record.events[fault.seat] if e["event"] == "ready"]
             add_delay(out.rejoined, ready, fault.end)
         elif fault.end - fault.begin > 1.2 * record.lease_s:
@@ -129,13 +129,13 @@ def reactions(record: Record) -> Reactions:
     return out
 
 
-def heard_gone(record: Record, fault: Done) -> list[float]:
-    """When other learners were told of a set without this one."""
+def launches_without(record: Record, seat: int) -> list[float]:
+    """When rounds were launched that did not ask this learner. The tape has a round's own times in
+    seconds since the syncer's start, and its line is written at the commit."""
     return [
-        line["ts"]
-        for seat, events in record.events.items()
-        for line in events
-        if seat != fault.seat and line["event"] == "live" and fault.seat not in line["seats"]
+        line["ts"] - (line["commit"] - line["launch"])
+        for line in record.tape
+        if line["event"] == "round" and line["committed"] and seat not in line["expected"]
     ]
 
 
