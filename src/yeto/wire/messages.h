@@ -482,8 +482,8 @@ struct Offer {
 };
 
 // Answers an OFFER. For a transfer that is under way it is sent again when a data stream was lost
-// or attached again, and each second while one is missing: what the lost stream carried and the
-// bitmap does not show is to be sent once more.
+// or attached again, each second while one is missing, and when nothing of the transfer has come
+// for a lease: what a lost stream carried and the bitmap does not show is to be sent once more.
 struct Have {
   static constexpr Type kType = Type::kHave;
   std::uint64_t transfer = 0;

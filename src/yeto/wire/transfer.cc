@@ -106,6 +106,10 @@ void OutgoingTransfer::reclaim(const std::function<bool(Carrier)>& is_lost) {
   }
 }
 
+bool OutgoingTransfer::carried_by(Carrier carrier) const {
+  return std::find(chunks_.begin(), chunks_.end(), carrier) != chunks_.end();
+}
+
 IncomingTransfer::IncomingTransfer(MutableByteView target, std::uint32_t chunk_bytes)
     : target_(target),
       plan_{target.size(), chunk_bytes},

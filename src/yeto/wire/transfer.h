@@ -64,6 +64,8 @@ class OutgoingTransfer {
   void give_back(std::uint32_t index);
   // Hands out again what `is_lost` carriers were given and the receiver does not have.
   void reclaim(const std::function<bool(Carrier)>& is_lost);
+  // It was given a chunk that the receiver does not have, as far as is known.
+  bool carried_by(Carrier carrier) const;
   bool exhausted() const { return left_ == 0; }
   std::uint32_t left() const { return left_; }
   // Every chunk has been handed out once or is held: DONE may come.
