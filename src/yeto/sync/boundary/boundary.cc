@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The trainer's calls. See boundary_io.cc for the other two threads.
+// The trainer's calls. See boundary_io.cc and boundary_worker.cc for the other two threads.
 #include "yeto/sync/boundary/boundary.h"
 
 #include <algorithm>
 #include <chrono>
 #include <type_traits>
+#include <utility>
 
 #include "yeto/base/format.h"
 #include "yeto/base/log.h"
@@ -29,6 +30,10 @@ std::size_t jobs_limit(const Layout& layout) {
   return 2 * layout.fragments.size() + kMaxOpenTransfers;
 }
 
+// Unused buffers that are kept: in steady state an image, a body, a snapshot and a residual are
+// being made while one of each is given up.
+constexpr std::size_t kKeptBuffers = 8;
+
 double millis(Nanos duration) { return static_cast<double>(duration) * 1e-6; }
 
 }  // namespace
@@ -37,10 +42,13 @@ Boundary::Impl::Impl(BoundaryParts parts, std::vector<TensorView> tensors)
     : options_(std::move(parts.options)),
       layout_(std::move(parts.layout)),
       layout_bytes_(std::make_shared<const Bytes>(layout_.encode())),
-      values_(std::move(tensors), layout_),
+      pool_(kKeptBuffers),
+      residuals_(layout_.fragments.size(), pool_),
+      values_(std::move(tensors), layout_, pool_),
       jobs_(jobs_limit(layout_)),
       courier_(loop_, std::move(parts.courier), this),
       client_(std::move(parts.client), layout_),
+      anchors_(layout_.fragments.size()),
       alone_since_(monotonic_now()) {
   loop_.post([this] { courier_.start(); });
   io_thread_ = JoiningThread([this] { loop_.run(); });
@@ -88,6 +96,14 @@ void Boundary::Impl::leave(wire::LeaveReason reason) {
   }
   const auto parting = std::make_shared<Parting>();
   loop_.post([this, parting, reason] {
+    Actions back;
+    {
+      MutexLock lock(mutex_);
+      back = client_.return_rows();
+    }
+    for (const client::Action& action : back) {
+      carry(action);
+    }
     courier_.leave(reason, kLeaveLimit, [parting] {
       MutexLock lock(parting->mutex);
       parting->done = true;
@@ -171,6 +187,7 @@ Status Boundary::Impl::turn(StepReport* report) {
     seen_ = changes_;
     actions = client_.boundary();
   }
+  settle_here(actions);
   Actions work;
   Actions rest;
   for (client::Action& action : actions) {
@@ -186,6 +203,17 @@ Status Boundary::Impl::turn(StepReport* report) {
     failed_ = done.error();
   }
   return done;
+}
+
+// Error feedback belongs to no session, and a delta that is taken next needs what comes back.
+void Boundary::Impl::settle_here(Actions& actions) {
+  std::erase_if(actions, [&](const client::Action& action) {
+    const auto* settled = std::get_if<client::SettlePush>(&action);
+    if (settled != nullptr) {
+      residuals_.settle(settled->ticket, settled->kept);
+    }
+    return settled != nullptr;
+  });
 }
 
 Status Boundary::Impl::call(const TensorCallback& callback,
@@ -206,7 +234,9 @@ Status Boundary::Impl::do_value_work(const Actions& work, StepReport* report) {
   const client::Tensors& tensors = values_.tensors();
   for (const client::Action& action : work) {
     if (const auto* push = std::get_if<client::TakePush>(&action)) {
-      add(reads, tensors.of_fragment(push->fragment));
+      if (push->span != client::DeltaSpan::kAgain) {
+        add(reads, tensors.of_fragment(push->fragment));
+      }
     } else if (const auto* init = std::get_if<client::TakeInit>(&action)) {
       add(reads, tensors.of_fragment(init->fragment));
     } else if (const auto* apply = std::get_if<client::Apply>(&action)) {
@@ -234,17 +264,27 @@ Status Boundary::Impl::do_value_work(const Actions& work, StepReport* report) {
   return final != nullptr ? apply_final(*final) : Unit{};
 }
 
-client::Values Boundary::Impl::take_image(client::ImageId image) {
+client::FlatValues Boundary::Impl::take_image(client::ImageId image) {
   MutexLock lock(mutex_);
   const auto found = images_.find(image);
   YETO_CHECK(found != images_.end() && found->second.values, "a checked image is kept until used");
-  client::Values values = std::move(found->second.values);
+  client::FlatValues values = std::move(found->second.values);
   images_.erase(found);
   return values;
 }
 
+// The image becomes the anchor in the same moment, for the next one may be on its way.
+client::FlatValues Boundary::Impl::take_anchor(const client::Apply& apply) {
+  MutexLock lock(mutex_);
+  const auto found = images_.find(apply.image);
+  YETO_CHECK(found != images_.end() && found->second.values, "a checked image is kept until used");
+  anchors_[apply.fragment] = Anchor{apply.version, std::move(found->second.values)};
+  images_.erase(found);
+  return anchors_[apply.fragment].values;
+}
+
 Status Boundary::Impl::do_one(const client::TakePush& work, StepReport* report) {
-  order_push(work.ticket, work.fragment, work.codec, values_.take_push(work.fragment));
+  order_push(work, values_.take_push(work.fragment, work.span));
   if (report != nullptr) {
     report->pushed.push_back({work.fragment, work.base_version, work.bytes});
   }
@@ -257,7 +297,10 @@ Status Boundary::Impl::do_one(const client::TakeInit& work) {
 }
 
 Status Boundary::Impl::do_one(const client::Apply& work, StepReport* report) {
-  values_.apply(work, take_image(work.image));
+  values_.apply(work, take_anchor(work));
+  if (work.mode == client::ApplyMode::kOverwrite) {
+    residuals_.clear(work.fragment);
+  }
   if (report != nullptr) {
     report->applied.push_back(
         {work.fragment, work.version, work.mode == client::ApplyMode::kOverwrite});
@@ -276,8 +319,7 @@ Status Boundary::Impl::apply_final(const client::ApplyFinal& work) {
   std::vector<wire::Digest32> own;
   for (std::uint32_t fragment = 0; fragment < work.images.size(); ++fragment) {
     // Of what stands in the tensors now, not of what was received.
-    const std::vector<float> values = values_.tensors().gather(fragment);
-    own.push_back(sha256(as_bytes_view(std::span<const float>(values))));
+    own.push_back(sha256(values_.snapshot(fragment).bytes()));
   }
   YETO_TRY(check_final(own));
   Actions actions;
@@ -339,8 +381,9 @@ Result<ReadyReport> Boundary::Impl::wait_ready(Nanos timeout) {
       if (client_.ready()) {
         client_.resume_training(monotonic_now());
         loop_.post([this] { courier_.send_beat(); });
-        return ReadyReport{client_.seat(), client_.run().term, client_.run().global_step,
-                           live_seats(), client_.joined_late()};
+        return ReadyReport{
+            client_.seat(), client_.run().term,    client_.run().global_step,
+            live_seats(),   client_.joined_late(), client_.settings().data_leases != 0};
       }
     }
     YETO_TRY(rest(wait));
@@ -375,10 +418,14 @@ void Boundary::Impl::end_pause() {
   YETO_CHECK(told, "the text is a JSON object");
 }
 
-// In lockstep until what is due at this step is done; after a long absence of the syncer until it
-// is back.
+// In lockstep until what is due at this step is done, and no longer than max_alone without a
+// session; else after a long absence of the syncer until it is back.
 Status Boundary::Impl::wait_at_boundary(StepReport* report) {
-  const Wait wait{0, "waiting at a step boundary", false};
+  Wait wait{0, "waiting at a step boundary", false};
+  {
+    MutexLock lock(mutex_);
+    wait.gives_up_alone = client_.lockstep();
+  }
   while (must_wait()) {
     begin_pause();
     YETO_TRY(rest(wait));
@@ -398,7 +445,7 @@ Result<StepReport> Boundary::Impl::step(std::uint64_t tokens) {
     MutexLock lock(mutex_);
     client_.step(tokens, begin);
   }
-  StepReport report;
+  StepReport report = std::exchange(waited_, {});
   YETO_TRY(turn(&report));
   YETO_TRY(wait_at_boundary(&report));
   YETO_TRY(usable());
@@ -425,8 +472,12 @@ void Boundary::Impl::fill(StepReport& report) {
   report.bytes_pushed = counters.bytes_pushed;
   report.bytes_received = counters.bytes_received;
   report.merged = counters.merged;
+  report.carried = counters.carried;
   report.dropped = counters.dropped;
   report.nonfinite_pushes = counters.nonfinite_pushes;
+  report.late_offers = counters.late_offers;
+  report.discarded_tokens = counters.discarded_tokens;
+  report.residual_norm = residuals_.norm();
   report.pulls_waiting = client_.pulls_waiting();
 }
 
@@ -512,6 +563,9 @@ Result<ReadyReport> Boundary::wait_ready(Nanos timeout) { return impl_->wait_rea
 Result<StepReport> Boundary::step(std::uint64_t tokens) { return impl_->step(tokens); }
 void Boundary::set_phase(wire::Phase phase) { impl_->set_phase(phase); }
 Status Boundary::metric(std::string_view text) { return impl_->metric(text); }
+Result<RowRange> Boundary::request_rows(std::uint64_t rows, std::uint64_t count) {
+  return impl_->request_rows(rows, count);
+}
 Result<FinalReport> Boundary::finalize(FinalizeReason reason, Nanos timeout) {
   return impl_->finalize(reason, timeout);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Boundary::Impl: the client under one mutex, between the trainer's thread, the I/O thread and the
-// worker. boundary.cc has the trainer's calls, boundary_io.cc what the two inner threads do.
+// worker. boundary.cc and boundary_rows.cc have the trainer's calls, boundary_io.cc and
+// boundary_worker.cc what the two inner threads do.
 //
 // Lock order: only mutex_; no callback, no courier call and no job runs under it.
 #pragma once
@@ -20,7 +21,9 @@
 #include "yeto/sync/boundary/boundary.h"
 #include "yeto/sync/boundary/courier.h"
 #include "yeto/sync/boundary/fragment_values.h"
+#include "yeto/sync/boundary/residuals.h"
 #include "yeto/sync/client/client.h"
+#include "yeto/sync/jobs/memory_pool.h"
 
 namespace yeto::sync {
 
@@ -42,15 +45,23 @@ class Boundary::Impl final : public client::CourierOwner {
   Result<StepReport> step(std::uint64_t tokens);
   void set_phase(wire::Phase phase);
   Status metric(std::string_view text);
+  Result<RowRange> request_rows(std::uint64_t rows, std::uint64_t count);
   Result<FinalReport> finalize(FinalizeReason reason, Nanos timeout);
   void leave(wire::LeaveReason reason);
   void close();
 
  private:
-  // A received body: first its bytes, then what they decode to.
+  // A received body: first its bytes, then the values they say.
   struct Image {
     std::shared_ptr<Bytes> bytes;
-    client::Values values;
+    client::FlatValues values;
+    std::uint32_t fragment = 0;
+    std::uint64_t version = 0;
+  };
+  // What the next q4 image of a fragment changes, unless a newer one waits.
+  struct Anchor {
+    std::uint64_t version = 0;
+    client::FlatValues values;
   };
   // A wait of the trainer's thread.
   struct Wait {
@@ -81,7 +92,11 @@ class Boundary::Impl final : public client::CourierOwner {
   void fill(StepReport& report) YETO_REQUIRES(mutex_);
   std::vector<std::uint32_t> live_seats() YETO_REQUIRES(mutex_);
   Result<std::optional<FinalReport>> final_report();
-  client::Values take_image(client::ImageId image);
+  client::FlatValues take_image(client::ImageId image);
+  client::FlatValues take_anchor(const client::Apply& apply);
+  // Granted rows, none left (count 0), or nothing yet.
+  Result<std::optional<RowRange>> rows_here(std::uint64_t rows, std::uint64_t count);
+  void settle_here(client::Actions& actions);
   void post(client::Actions actions);
 
   // ---- I/O thread, boundary_io.cc
@@ -96,18 +111,28 @@ class Boundary::Impl final : public client::CourierOwner {
   std::string layout_difference(const std::vector<std::array<std::uint8_t, 8>>& tensors) override;
   void note(const client::Event& event) YETO_REQUIRES(mutex_);
   void carry(const client::Action& action);
-  void check_image(const client::CheckImage& order);
   void send_metrics();
 
-  // ---- worker's jobs, boundary_io.cc
-  void order_push(client::Ticket ticket, std::uint32_t fragment, CodecId codec,
-                  client::DeltaSource source);
-  void order_init(client::Ticket ticket, client::Values snapshot);
-  void encode_push(client::Ticket ticket, std::uint32_t fragment, CodecId codec,
-                   const client::DeltaSource& source);
-  void encode_init(client::Ticket ticket, const client::Values& snapshot);
-  void verify_image(const client::CheckImage& order, const Bytes& bytes);
-  void keep_body(client::Ticket ticket, Bytes body);
+  // ---- worker's jobs, boundary_worker.cc
+  client::FlatValues base_of(const client::CheckImage& order) YETO_REQUIRES(mutex_);
+  void check_image(const client::CheckImage& order);
+  Result<client::FlatValues> public_value(const client::CheckImage& order,
+                                          const std::shared_ptr<Bytes>& bytes,
+                                          const client::FlatValues& base) const;
+  void verify_image(const client::CheckImage& order, const std::shared_ptr<Bytes>& bytes,
+                    const client::FlatValues& base);
+  void order_push(const client::TakePush& order, client::DeltaSource source);
+  void encode_push(const client::TakePush& order, const client::DeltaSource& source,
+                   const client::FlatValues& residual);
+  static void delta_tile(const client::DeltaSource& source, std::uint64_t first,
+                         std::span<float> delta);
+  static bool encode_plain(const client::TakePush& order, const client::DeltaSource& source,
+                           Bytes& body);
+  bool encode_q4(const client::TakePush& order, const client::DeltaSource& source,
+                 const client::FlatValues& residual, Bytes& body);
+  void order_init(client::Ticket ticket, client::FlatValues snapshot);
+  void encode_init(client::Ticket ticket, const client::FlatValues& snapshot);
+  void keep_body(client::Ticket ticket, std::shared_ptr<const Bytes> body);
   void feed(client::Event event);
   void changed() YETO_REQUIRES(mutex_);
 
@@ -115,8 +140,12 @@ class Boundary::Impl final : public client::CourierOwner {
   const Layout layout_;
   const std::shared_ptr<const Bytes> layout_bytes_;
 
+  const MemoryPool pool_;
+  client::Residuals residuals_;
+
   // Trainer's thread only.
   client::FragmentValues values_;
+  StepReport waited_;  // what was pushed and applied since the last step, while rows were awaited
   std::uint64_t seen_ = 0;
   std::optional<Nanos> paused_since_;
 
@@ -128,6 +157,7 @@ class Boundary::Impl final : public client::CourierOwner {
   ConditionVariable changed_;
   client::Client client_ YETO_GUARDED_BY(mutex_);
   std::map<client::ImageId, Image> images_ YETO_GUARDED_BY(mutex_);
+  std::vector<Anchor> anchors_ YETO_GUARDED_BY(mutex_);  // per fragment
   std::map<client::Ticket, std::shared_ptr<const Bytes>> bodies_ YETO_GUARDED_BY(mutex_);
   std::deque<std::string> metrics_ YETO_GUARDED_BY(mutex_);
   std::uint64_t metrics_lost_ YETO_GUARDED_BY(mutex_) = 0;

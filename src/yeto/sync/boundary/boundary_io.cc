@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The I/O thread's and the worker's part of the boundary.
+// The I/O thread's part of the boundary. See boundary_worker.cc for what it gives to the worker.
 #include <algorithm>
 #include <type_traits>
 #include <utility>
 
 #include "yeto/base/format.h"
 #include "yeto/base/log.h"
-#include "yeto/codec/codec.h"
-#include "yeto/merge/merge.h"
 #include "yeto/sync/boundary/boundary_impl.h"
-#include "yeto/sync/client/values.h"
 
 namespace yeto::sync {
 
@@ -33,7 +30,7 @@ wire::LearnerBeat Boundary::Impl::beat() {
 }
 
 std::shared_ptr<Bytes> Boundary::Impl::new_image(client::ImageId image, std::uint64_t bytes) {
-  auto memory = std::make_shared<Bytes>(bytes);
+  auto memory = pool_.take(bytes);
   MutexLock lock(mutex_);
   images_[image].bytes = memory;
   return memory;
@@ -107,7 +104,9 @@ void Boundary::Impl::note(const client::Event& event) {
 
 void Boundary::Impl::on_attempt_failed(const Error& why) {
   MutexLock lock(mutex_);
-  const std::string text = why.where.empty() ? why.what : strf("{} ({})", why.what, why.where);
+  const std::string hint = why.hint.empty() ? "" : "; " + why.hint;
+  const std::string text =
+      why.where.empty() ? why.what + hint : strf("{} ({}){}", why.what, why.where, hint);
   if (text != last_trouble_) {
     log(LogLevel::kInfo, kWho, "no session yet: {}", text);
   }
@@ -136,6 +135,8 @@ void Boundary::Impl::carry(const client::Action& action) {
   } else if (const auto* body = std::get_if<client::DropBody>(&action)) {
     MutexLock lock(mutex_);
     bodies_.erase(body->ticket);
+  } else if (const auto* settled = std::get_if<client::SettlePush>(&action)) {
+    residuals_.settle(settled->ticket, settled->kept);
   } else {
     courier_.carry(action);
   }
@@ -157,87 +158,6 @@ void Boundary::Impl::send_metrics() {
   for (std::string& text : waiting) {
     courier_.send(wire::Metric{std::move(text)});
   }
-}
-
-// ---- the worker's jobs
-// ---------------------------------------------------------------------------
-
-// From any thread: the event reaches the client on the I/O thread.
-void Boundary::Impl::feed(client::Event event) {
-  loop_.post([this, event = std::move(event)] { on_event(event); });
-}
-
-void Boundary::Impl::check_image(const client::CheckImage& order) {
-  std::shared_ptr<Bytes> bytes;
-  {
-    MutexLock lock(mutex_);
-    bytes = images_[order.image].bytes;
-  }
-  const bool ordered =
-      bytes && jobs_.try_push([this, order, bytes] { verify_image(order, *bytes); });
-  if (!ordered) {
-    feed(client::ImageChecked{order.image, false});  // the syncer sends it again
-  }
-}
-
-void Boundary::Impl::verify_image(const client::CheckImage& order, const Bytes& bytes) {
-  auto values = std::make_shared<std::vector<float>>(order.values);
-  const bool ok = codec::public_digest(bytes) == order.digest &&
-                  codec::decode(order.codec, bytes, *values).has_value() &&
-                  client::all_finite(*values);
-  {
-    MutexLock lock(mutex_);
-    images_[order.image] = Image{nullptr, std::move(values)};
-  }
-  feed(client::ImageChecked{order.image, ok});
-}
-
-void Boundary::Impl::order_push(client::Ticket ticket, std::uint32_t fragment, CodecId codec,
-                                client::DeltaSource source) {
-  const bool ordered = jobs_.try_push([this, ticket, fragment, codec, source = std::move(source)] {
-    encode_push(ticket, fragment, codec, source);
-  });
-  if (!ordered) {
-    feed(client::BodySent{ticket, false});  // its work is counted in the next delta
-  }
-}
-
-void Boundary::Impl::encode_push(client::Ticket ticket, std::uint32_t fragment, CodecId codec,
-                                 const client::DeltaSource& source) {
-  std::vector<float> delta(source.snapshot->size());
-  client::outer_gradient(*source.reference, *source.snapshot, delta);
-  Bytes body(codec::encoded_bytes(codec, delta.size()));
-  client::PushEncoded result{ticket, false, 0.0};
-  if (codec::encode(codec, delta, body)) {
-    const auto measured = merge::measure(layout_.fragments[fragment], codec, body);
-    if (measured && measured->finite) {
-      result.finite = true;
-      result.norm = measured->norm;
-      keep_body(ticket, std::move(body));
-    }
-  }
-  feed(result);
-}
-
-void Boundary::Impl::order_init(client::Ticket ticket, client::Values snapshot) {
-  const bool ordered = jobs_.try_push(
-      [this, ticket, snapshot = std::move(snapshot)] { encode_init(ticket, snapshot); });
-  if (!ordered) {
-    feed(client::BodySent{ticket, false});
-  }
-}
-
-void Boundary::Impl::encode_init(client::Ticket ticket, const client::Values& snapshot) {
-  const ByteView bytes = as_bytes_view(std::span<const float>(*snapshot));
-  const wire::Digest16 digest = codec::public_digest(bytes);
-  keep_body(ticket, Bytes(bytes.begin(), bytes.end()));
-  feed(client::InitEncoded{ticket, digest});
-}
-
-void Boundary::Impl::keep_body(client::Ticket ticket, Bytes body) {
-  auto kept = std::make_shared<const Bytes>(std::move(body));
-  MutexLock lock(mutex_);
-  bodies_[ticket] = std::move(kept);
 }
 
 }  // namespace yeto::sync

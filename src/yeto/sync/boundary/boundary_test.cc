@@ -679,7 +679,7 @@ TEST_F(BoundaryTest, OptionsThatCannotBeUsedAreRefusedAtTheDoor) {
   EXPECT_EQ(code(wrong), ErrorCode::kRange);
   wrong = options();
   wrong.syncer = "192.0.2.1:4000";
-  EXPECT_EQ(code(wrong), ErrorCode::kNotInBuild);
+  EXPECT_EQ(code(wrong), ErrorCode::kPermission);
   wrong = options();
   wrong.contract = {{"seq-len", "1"}, {"seq-len", "2"}};
   EXPECT_EQ(code(wrong), ErrorCode::kUsage);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "yeto/base/format.h"
+#include "yeto/base/log.h"
 #include "yeto/base/rng.h"
 #include "yeto/wire/codec.h"
 #include "yeto/wire/transfer.h"
@@ -55,7 +56,10 @@ void Courier::close() {
 void Courier::close_link() {
   loop_.cancel(watch_timer_);
   watch_timer_ = 0;
-  attaching_.clear();
+  for (const DataStream& stream : streams_) {
+    loop_.cancel(stream.retry_timer);
+  }
+  streams_.clear();
   receiving_.clear();
   if (link_) {
     link_->close();
@@ -79,9 +83,13 @@ void Courier::attempt() {
   address_ = *address;
   const wire::Hello hello = owner_->hello();
   dial_ = std::make_unique<Dial>(
-      loop_, address_, options_.dial_timeout,
+      loop_, to_syncer(),
       [this, hello](const wire::Challenge& challenge) { return prove(challenge, hello); },
       [this](Result<DialAnswer> answer) { on_answer(std::move(answer)); });
+}
+
+Dial::To Courier::to_syncer() const {
+  return {address_, options_.dial_timeout, options_.tls, options_.syncer_uri};
 }
 
 wire::Message Courier::prove(const wire::Challenge& challenge, wire::Hello hello) const {
@@ -156,9 +164,10 @@ void Courier::admit(DialAnswer answer, const wire::Welcome& welcome) {
   options.incoming = wire::Direction::kToLearner;
   options.chunk_bytes = welcome.chunk_bytes;
   options.data_streams = streams;
-  options.attach_timeout = options_.dial_timeout * 3;
+  options.lease = static_cast<Nanos>(welcome.lease_ms) * kMillisecond;
   link_ = std::make_unique<Link>(loop_, options, this);
   link_->start(std::move(answer.stream));
+  streams_.resize(streams);
   for (std::uint16_t index = 0; index < streams; ++index) {
     attach(index);
   }
@@ -171,8 +180,8 @@ void Courier::attach(std::uint16_t index) {
   wire::Attach attach;
   attach.session = welcome_.session;
   attach.stream = index;
-  attaching_[index] = std::make_unique<Dial>(
-      loop_, address_, options_.dial_timeout,
+  streams_[index].dial = std::make_unique<Dial>(
+      loop_, to_syncer(),
       [this, attach](const wire::Challenge& challenge) {
         wire::Attach proven = attach;
         proven.proof = wire::make_proof(options_.key, challenge.nonce, attach);
@@ -182,19 +191,47 @@ void Courier::attach(std::uint16_t index) {
 }
 
 void Courier::on_attach_answer(std::uint16_t index, Result<DialAnswer> answer) {
-  const std::unique_ptr<Dial> dial = std::move(attaching_[index]);
-  attaching_.erase(index);
+  DataStream& stream = streams_[index];
+  const std::unique_ptr<Dial> dial = std::move(stream.dial);
   if (!answer) {
-    return lose(strf("data stream {}: {}", index, answer.error().what));
+    return attach_later(index, answer.error().what);
   }
   if (!std::holds_alternative<wire::Attached>(answer->message)) {
     const auto* refused = std::get_if<wire::Refused>(&answer->message);
-    return lose(strf("data stream {}: {}", index,
-                     refused != nullptr ? refused->text : "an answer that is not ATTACHED"));
+    const std::string why =
+        refused != nullptr ? refused->text : std::string("an answer that is not ATTACHED");
+    if (refused == nullptr || refused->retryable == 0) {
+      return lose(strf("data stream {}: {}", index, why));
+    }
+    return attach_later(index, why);
   }
+  stream.attached_at = monotonic_now();
   if (const Status added = link_->add_data_stream(std::move(answer->stream), index); !added) {
     lose(strf("data stream {}: {}", index, added.error().what));
   }
+}
+
+void Courier::attach_later(std::uint16_t index, const std::string& why) {
+  DataStream& stream = streams_[index];
+  if (stream.failures == 0) {
+    log(LogLevel::kInfo, "boundary", "data stream {} is missing: {}", index, why);
+  }
+  const Nanos wait = std::min(options_.retry_most,
+                              options_.retry_first << std::min(stream.failures, kDoublingsMax));
+  ++stream.failures;
+  loop_.cancel(stream.retry_timer);
+  stream.retry_timer = loop_.after(wait, [this, index] {
+    streams_[index].retry_timer = 0;
+    attach(index);
+  });
+}
+
+void Courier::on_data_stream_lost(std::uint16_t index, const std::string& reason) {
+  DataStream& stream = streams_[index];
+  if (monotonic_now() - stream.attached_at > options_.retry_most) {
+    stream.failures = 0;  // a stream that lasted
+  }
+  attach_later(index, reason);
 }
 
 // ---- a session
@@ -272,6 +309,9 @@ void Courier::on_received(std::uint64_t transfer, bool ok) {
   receiving_.erase(found);
   if (ok) {
     owner_->on_event(ImageArrived{image});
+  } else if (link_->is_open()) {
+    // The syncer has withdrawn it. A lost session tells the owner by itself.
+    owner_->on_event(ImageChecked{image, false});
   }
 }
 

@@ -5,7 +5,8 @@
 //
 // After a loss it tries again for ever, 0.2 s apart at first and 2 s at most, each wait drawn from
 // half to one and a half of that; the endpoint file is read anew each time. It stops for good when
-// the syncer refuses the learner, says GOODBYE, or the owner closes it.
+// the syncer refuses the learner, says GOODBYE, or the owner closes it. A data stream that is lost,
+// or cannot be attached, is tried again in the same way while the session goes on.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +50,9 @@ class CourierOwner {
 
 struct CourierOptions {
   Endpoint endpoint;
-  SeatKey key{};
+  SeatKey key{};                        // without TLS
+  std::shared_ptr<const net::Tls> tls;  // null: plain TCP
+  std::string syncer_uri;               // with TLS: what the syncer's certificate must name
   Nanos dial_timeout = 10 * kSecond;
   Nanos retry_first = from_millis(200);
   Nanos retry_most = 2 * kSecond;
@@ -74,16 +77,26 @@ class Courier final : public LinkHandler {
   void close();
 
  private:
+  // How one data stream comes about; its frames are the link's business.
+  struct DataStream {
+    std::unique_ptr<Dial> dial;
+    net::TimerId retry_timer = 0;
+    std::uint32_t failures = 0;  // in a row
+    Nanos attached_at = 0;
+  };
+
   void attempt();
   void attempt_failed(const Error& why);
   void stop_for_good(const Error& why);
   void try_later();
+  Dial::To to_syncer() const;
   wire::Message prove(const wire::Challenge& challenge, wire::Hello hello) const;
   void on_answer(Result<DialAnswer> answer);
   void on_refusal(const wire::Refused& refused);
   void admit(DialAnswer answer, const wire::Welcome& welcome);
   void attach(std::uint16_t index);
   void on_attach_answer(std::uint16_t index, Result<DialAnswer> answer);
+  void attach_later(std::uint16_t index, const std::string& why);
   void lose(const std::string& reason);
   void close_link();
   void beat_later();
@@ -94,6 +107,7 @@ class Courier final : public LinkHandler {
   void on_received(std::uint64_t transfer, bool ok) override;
   void on_sent(std::uint64_t ticket, bool ok) override;
   void on_heard() override;
+  void on_data_stream_lost(std::uint16_t index, const std::string& reason) override;
   void on_closed(const std::string& reason) override;
 
   void carry_out(const Send& action);
@@ -112,7 +126,7 @@ class Courier final : public LinkHandler {
   net::Address address_;  // of the attempt or session in progress
   std::unique_ptr<Dial> dial_;
   std::unique_ptr<Link> link_;
-  std::map<std::uint16_t, std::unique_ptr<Dial>> attaching_;
+  std::vector<DataStream> streams_;             // of the session in progress
   std::map<std::uint64_t, ImageId> receiving_;  // transfer → image
   wire::Welcome welcome_;                       // of the session in progress
   std::uint32_t failures_ = 0;                  // in a row

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "yeto/base/format.h"
 #include "yeto/wire/frame.h"
 
 namespace yeto::sync::client {
@@ -19,12 +20,14 @@ std::uint32_t max_answer_bytes() {
 
 }  // namespace
 
-Dial::Dial(net::Loop& loop, const net::Address& address, Nanos timeout, Speak speak, Done done)
-    : loop_(loop), timeout_(timeout), speak_(std::move(speak)), done_(std::move(done)) {
-  connecting_ = net::connect(loop, address, timeout,
-                             [this](Result<std::unique_ptr<net::Connection>> connection) {
-                               on_connected(std::move(connection));
-                             });
+Dial::Dial(net::Loop& loop, To to, Speak speak, Done done)
+    : loop_(loop), to_(std::move(to)), speak_(std::move(speak)), done_(std::move(done)) {
+  connecting_ = net::connect(
+      loop, to_.address, to_.timeout,
+      [this](Result<std::unique_ptr<net::Connection>> connection) {
+        on_connected(std::move(connection));
+      },
+      to_.tls);
 }
 
 Dial::~Dial() = default;
@@ -33,24 +36,43 @@ void Dial::on_connected(Result<std::unique_ptr<net::Connection>> connection) {
   if (!connection) {
     return finish(fail(connection.error()));
   }
+  if (const Status known = check_peer(**connection); !known) {
+    return finish(fail(known.error()));
+  }
   stream_ = std::make_unique<FramedStream>(loop_, std::move(*connection), kIncoming);
   stream_->expect_one_message(
-      wire::max_payload(wire::Type::kChallenge, kIncoming), timeout_,
+      wire::max_payload(wire::Type::kChallenge, kIncoming), to_.timeout,
       [this](Result<wire::Message> message) { on_challenge(std::move(message)); });
+}
+
+// A certificate of the same CA is not enough: a learner's would do to play the syncer.
+Status Dial::check_peer(const net::Connection& connection) const {
+  const std::vector<std::string> uris = connection.peer_uris();
+  if (!to_.tls || std::find(uris.begin(), uris.end(), to_.syncer_uri) != uris.end()) {
+    return Unit{};
+  }
+  return fail(ErrorCode::kPermission,
+              strf("the peer's certificate is of {}, not of {}",
+                   uris.empty() ? "nobody" : uris.front(), to_.syncer_uri),
+              to_.address.text(), "check the address and the run id");
 }
 
 void Dial::on_challenge(Result<wire::Message> message) {
   if (!message) {
-    return finish(fail(message.error()));
+    Error error = message.error();
+    if (!to_.tls && error.code == ErrorCode::kTimeout) {
+      error.hint = "a syncer with TLS does not speak to a learner without it";
+    }
+    return finish(fail(std::move(error)));
   }
   const auto* challenge = std::get_if<wire::Challenge>(&*message);
   if (challenge == nullptr) {
     return finish(fail(ErrorCode::kProtocol, "the first frame of the syncer is not CHALLENGE"));
   }
   stream_->send(speak_(*challenge));
-  stream_->expect_one_message(max_answer_bytes(), timeout_, [this](Result<wire::Message> answer) {
-    on_answer(std::move(answer));
-  });
+  stream_->expect_one_message(
+      max_answer_bytes(), to_.timeout,
+      [this](Result<wire::Message> answer) { on_answer(std::move(answer)); });
 }
 
 void Dial::on_answer(Result<wire::Message> message) {

@@ -3,6 +3,7 @@
 // for reading files; thread-safe.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -15,14 +16,19 @@ namespace yeto::sync::client {
 
 using SeatKey = Sha256;
 
+// Addresses that may be connected to: without TLS, and unless the user asks for plain TCP, only
+// those of this machine.
+enum class Reach : std::uint8_t { kLoopback, kAnywhere };
+
 // Where a syncer says it is, from "host:port" or "@FILE" (endpoint.json, written by the syncer at
-// each of its starts). Only loopback addresses are taken: there is no TLS in this build.
+// each of its starts).
 class Endpoint {
  public:
-  // kUsage for text that is neither; kNotInBuild for an address that is not loopback.
-  static Result<Endpoint> parse(std::string_view text, std::string run_id);
+  // kUsage for text that is neither; kPermission for an address out of reach.
+  static Result<Endpoint> parse(std::string_view text, std::string run_id,
+                                Reach reach = Reach::kLoopback);
   // Reads the file again. kNotFound while it is missing, kConfig for one that cannot be understood
-  // (both may pass), kConflict for another run, kNotInBuild as above.
+  // (both may pass), kConflict for another run, kPermission as above.
   Result<net::Address> resolve() const;
   std::string text() const;
 
@@ -30,6 +36,7 @@ class Endpoint {
   std::filesystem::path file_;  // empty: a fixed address
   net::Address address_;
   std::string run_id_;
+  Reach reach_ = Reach::kLoopback;
 };
 
 // 32 bytes as 64 hex digits in a file that nobody else can read. kNotFound, kData, kPermission.

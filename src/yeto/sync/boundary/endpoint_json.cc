@@ -19,12 +19,14 @@ using Json = nlohmann::json;
 constexpr std::size_t kMaxEndpointBytes = 64U << 10;
 constexpr std::size_t kMaxMetricBytes = 8192;
 
-Status check_loopback(const net::Address& address) {
-  if (net::is_loopback(address)) {
+Status check_reach(const net::Address& address, Reach reach) {
+  if (reach == Reach::kAnywhere || net::is_loopback(address)) {
     return Unit{};
   }
-  return fail(ErrorCode::kNotInBuild, strf("{} is not a loopback address", address.text()), {},
-              "this build has no TLS: run the syncer on this machine, as 127.0.0.1 or [::1]");
+  return fail(ErrorCode::kPermission,
+              strf("{} is on another machine, and there is no TLS", address.text()), {},
+              "give --tls-cert, --tls-key and --tls-ca; or --insecure for plain TCP on a network "
+              "where nobody else can listen");
 }
 
 Error unreadable(const std::filesystem::path& file, std::string what) {
@@ -34,8 +36,9 @@ Error unreadable(const std::filesystem::path& file, std::string what) {
 
 }  // namespace
 
-Result<Endpoint> Endpoint::parse(std::string_view text, std::string run_id) {
+Result<Endpoint> Endpoint::parse(std::string_view text, std::string run_id, Reach reach) {
   Endpoint endpoint;
+  endpoint.reach_ = reach;
   endpoint.run_id_ = std::move(run_id);
   if (text.starts_with('@')) {
     endpoint.file_ = std::string(text.substr(1));
@@ -49,7 +52,7 @@ Result<Endpoint> Endpoint::parse(std::string_view text, std::string run_id) {
   if (endpoint.address_.port == 0) {
     return fail(ErrorCode::kUsage, strf("{}: port 0 cannot be connected to", text));
   }
-  YETO_TRY(check_loopback(endpoint.address_));
+  YETO_TRY(check_reach(endpoint.address_, reach));
   return endpoint;
 }
 
@@ -79,7 +82,7 @@ Result<net::Address> Endpoint::resolve() const {
                 file_.string(), "give the endpoint file of this run");
   }
   const net::Address address{json["host"].get<std::string>(), static_cast<std::uint16_t>(port)};
-  YETO_TRY(check_loopback(address));
+  YETO_TRY(check_reach(address, reach_));
   return address;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "yeto/sync/boundary/fragment_values.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "yeto/base/result.h"
@@ -8,48 +9,66 @@
 
 namespace yeto::sync::client {
 
-FragmentValues::FragmentValues(std::vector<TensorView> views, const Layout& layout)
-    : tensors_(std::move(views), layout), states_(layout.fragments.size()) {}
+FragmentValues::FragmentValues(std::vector<TensorView> views, const Layout& layout, MemoryPool pool)
+    : tensors_(std::move(views), layout),
+      pool_(std::move(pool)),
+      states_(layout.fragments.size()) {}
 
-Values FragmentValues::snapshot(std::uint32_t fragment) const {
-  return std::make_shared<const std::vector<float>>(tensors_.gather(fragment));
+FlatValues FragmentValues::snapshot(std::uint32_t fragment) const {
+  const auto memory = pool_.take(tensors_.values(fragment) * sizeof(float));
+  tensors_.gather(fragment, as_f32(*memory));
+  return {memory, DType::kF32};
 }
 
-DeltaSource FragmentValues::take_push(std::uint32_t fragment) {
+DeltaSource FragmentValues::take_push(std::uint32_t fragment, DeltaSpan span) {
   State& state = states_[fragment];
-  YETO_CHECK(state.reference != nullptr, "a delta needs an anchor");
-  state.pushed = snapshot(fragment);
-  return DeltaSource{state.reference, state.pushed};
+  YETO_CHECK(state.reference, "a delta needs an anchor");
+  YETO_CHECK(span == DeltaSpan::kWhole || state.pushed, "a delta from P needs P");
+  if (span == DeltaSpan::kAgain) {
+    return {state.reference, state.pushed};
+  }
+  const FlatValues before = std::exchange(state.pushed, snapshot(fragment));
+  return {span == DeltaSpan::kSincePush ? before : state.reference, state.pushed};
 }
 
-void FragmentValues::overwrite(std::uint32_t fragment, const Values& theta) {
-  tensors_.scatter(fragment, *theta);
-  states_[fragment] = State{theta, theta, nullptr};
+void FragmentValues::overwrite(std::uint32_t fragment, const FlatValues& theta) {
+  Tile scratch;
+  tensors_.each_tile(fragment, [&](std::span<float> local, std::uint64_t first) {
+    const std::span<const float> values = theta.tile(first, local.size(), scratch);
+    std::copy(values.begin(), values.end(), local.begin());
+  });
+  states_[fragment] = State{theta, {}};
 }
 
-void FragmentValues::apply(const Apply& apply, const Values& theta) {
+void FragmentValues::apply(const Apply& apply, const FlatValues& theta) {
   if (apply.mode == ApplyMode::kOverwrite) {
     overwrite(apply.fragment, theta);
     return;
   }
   State& state = states_[apply.fragment];
   const auto alpha = static_cast<float>(apply.alpha);
-  std::vector<float> local = tensors_.gather(apply.fragment);
   const bool after_push = apply.mode == ApplyMode::kAfterPush;
-  YETO_CHECK(!after_push || state.pushed != nullptr, "an application after a push needs P");
-  Values reference = theta;
+  YETO_CHECK(!after_push || state.pushed, "an application after a push needs P");
+  std::shared_ptr<Bytes> blended;
   if (apply.blended && alpha != 0.0F) {
-    auto blended = std::make_shared<std::vector<float>>(theta->size());
-    blended_reference(*theta, after_push ? *state.pushed : local, alpha, *blended);
-    reference = std::move(blended);
+    blended = pool_.take(theta.size() * sizeof(float));
   }
-  if (after_push) {
-    apply_after_push(*theta, *state.pushed, alpha, local);
-  } else {
-    apply_without_push(*theta, alpha, local);
-  }
-  tensors_.scatter(apply.fragment, local);
-  state = State{theta, std::move(reference), nullptr};
+  Tile scratch;
+  tensors_.each_tile(apply.fragment, [&](std::span<float> local, std::uint64_t first) {
+    const std::span<const float> value = theta.tile(first, local.size(), scratch);
+    const std::span<const float> pushed =
+        after_push ? state.pushed.f32().subspan(first, local.size()) : std::span<const float>();
+    if (blended) {
+      blended_reference(value, after_push ? pushed : local, alpha,
+                        as_f32(*blended).subspan(first, local.size()));
+    }
+    if (after_push) {
+      apply_after_push(value, pushed, alpha, local);
+    } else {
+      apply_without_push(value, alpha, local);
+    }
+  });
+  state = State{blended ? FlatValues(blended, DType::kF32) : theta, {}};
 }
 
 }  // namespace yeto::sync::client

@@ -1,49 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-// The values of one island's fragments beside the tensors: anchor θ̂, the reference that deltas are
-// taken against, and P, the snapshot of the last delta. Carries out the value work of the client.
+// The values of one island's fragments beside the tensors: anchor θ̂ in the anchor dtype, the
+// reference that deltas are taken against, and P, the snapshot of the last delta. Carries out the
+// value work of the client, in the memory of the tensors, tile by tile.
 //
 // Only the trainer's thread uses it. Snapshots and references are immutable once made, so a worker
 // may read them while training goes on.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
+#include "yeto/sync/boundary/flat_values.h"
 #include "yeto/sync/boundary/tensors.h"
 #include "yeto/sync/client/protocol.h"
+#include "yeto/sync/jobs/memory_pool.h"
 
 namespace yeto::sync::client {
 
-using Values = std::shared_ptr<const std::vector<float>>;
-
 // What a delta is made of: reference − snapshot.
 struct DeltaSource {
-  Values reference;
-  Values snapshot;
+  FlatValues reference;
+  FlatValues snapshot;  // f32
 };
 
 class FragmentValues {
  public:
-  FragmentValues(std::vector<TensorView> views, const Layout& layout);
+  // Snapshots are taken from `pool`.
+  FragmentValues(std::vector<TensorView> views, const Layout& layout, MemoryPool pool);
 
-  // P ← local. Only while the fragment has an anchor.
-  DeltaSource take_push(std::uint32_t fragment);
-  Values snapshot(std::uint32_t fragment) const;
+  // P ← local, or P stays (kAgain). Only while the fragment has an anchor, and a P where the span
+  // names one.
+  DeltaSource take_push(std::uint32_t fragment, DeltaSpan span = DeltaSpan::kWhole);
+  FlatValues snapshot(std::uint32_t fragment) const;
   // Anchor ← theta; local values by apply.mode. P is forgotten.
-  void apply(const Apply& apply, const Values& theta);
-  void overwrite(std::uint32_t fragment, const Values& theta);
+  void apply(const Apply& apply, const FlatValues& theta);
+  void overwrite(std::uint32_t fragment, const FlatValues& theta);
 
   const Tensors& tensors() const { return tensors_; }
 
  private:
   struct State {
-    Values anchor;
-    Values reference;
-    Values pushed;  // P; none after an application
+    FlatValues reference;  // the anchor, or f32 values between it and what was kept (blended)
+    FlatValues pushed;     // P; none after an application
   };
 
   Tensors tensors_;
+  MemoryPool pool_;
   std::vector<State> states_;
 };
 

@@ -32,23 +32,10 @@ Tensors::Tensors(std::vector<TensorView> views, const Layout& layout)
   }
 }
 
-std::vector<float> Tensors::gather(std::uint32_t fragment) const {
-  const Fragment& pieces = layout_.fragments[fragment];
-  std::vector<float> values(pieces.values);
-  for (const Piece& piece : pieces.pieces) {
-    const std::span<const float> source =
-        std::span<const float>(views_[piece.tensor].values).subspan(piece.first, piece.count);
-    std::copy(source.begin(), source.end(), values.begin() + static_cast<long>(piece.offset));
-  }
-  return values;
-}
-
-void Tensors::scatter(std::uint32_t fragment, std::span<const float> values) {
-  for (const Piece& piece : layout_.fragments[fragment].pieces) {
-    const std::span<const float> source = values.subspan(piece.offset, piece.count);
-    std::copy(source.begin(), source.end(),
-              views_[piece.tensor].values.begin() + static_cast<long>(piece.first));
-  }
+void Tensors::gather(std::uint32_t fragment, std::span<float> out) const {
+  each_tile(fragment, [&](std::span<const float> local, std::uint64_t first) {
+    std::copy(local.begin(), local.end(), out.begin() + static_cast<std::ptrdiff_t>(first));
+  });
 }
 
 }  // namespace client

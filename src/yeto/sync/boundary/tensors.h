@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "yeto/base/result.h"
+#include "yeto/sync/boundary/flat_values.h"
 #include "yeto/tensor/layout.h"
 
 namespace yeto::sync {
@@ -27,9 +28,21 @@ class Tensors {
   // `views` in the order of layout.tensors. `layout` must outlive the object.
   Tensors(std::vector<TensorView> views, const Layout& layout);
 
-  // Copies the fragment's values into a flat vector, and back.
-  std::vector<float> gather(std::uint32_t fragment) const;
-  void scatter(std::uint32_t fragment, std::span<const float> values);
+  std::uint64_t values(std::uint32_t fragment) const { return layout_.fragments[fragment].values; }
+  // Copies the fragment's values into a flat vector of as many.
+  void gather(std::uint32_t fragment, std::span<float> out) const;
+  // Calls f(local, first) for all of the fragment's values, in place, in runs of at most
+  // kTileValues that follow one another: `local` are values [first, first + size) of its flat
+  // vector.
+  template <class F>
+  void each_tile(std::uint32_t fragment, F&& f) const {
+    for (const Piece& piece : layout_.fragments[fragment].pieces) {
+      const std::span<float> whole = views_[piece.tensor].values.subspan(piece.first, piece.count);
+      client::each_tile(piece.count, [&](std::uint64_t first, std::size_t count) {
+        f(whole.subspan(first, count), piece.offset + first);
+      });
+    }
+  }
 
   // Indices of the tensors that hold values of the fragment, ascending.
   const std::vector<std::uint32_t>& of_fragment(std::uint32_t fragment) const {

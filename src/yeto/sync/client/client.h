@@ -154,6 +154,8 @@ class Client {
   // ---- state -----------------------------------------------------------------------------------
 
   bool connected() const { return connected_; }
+  // There has been a session.
+  bool admitted() const { return admitted_once_; }
   // Every fragment holds values of this run: training may begin.
   bool ready() const;
   // The last sweep has begun: no more steps, call finalize().

@@ -62,4 +62,25 @@ bool all_finite(std::span<const float> values) {
   return bad == 0;
 }
 
+double square_sum(std::span<const float> values) {
+  // Lanes, so that the loop is vectorised without changing the order of the sum.
+  constexpr std::size_t kLanes = 16;
+  double lanes[kLanes] = {};
+  std::size_t i = 0;
+  for (; i + kLanes <= values.size(); i += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      const double value = values[i + lane];
+      lanes[lane] += value * value;
+    }
+  }
+  double sum = 0.0;
+  for (; i < values.size(); ++i) {
+    sum += static_cast<double>(values[i]) * values[i];
+  }
+  for (const double lane : lanes) {
+    sum += lane;
+  }
+  return sum;
+}
+
 }  // namespace yeto::sync::client

@@ -27,5 +27,7 @@ void blended_reference(std::span<const float> theta, std::span<const float> kept
                        std::span<float> out);
 
 bool all_finite(std::span<const float> values);
+// Σ x², in f64.
+double square_sum(std::span<const float> values);
 
 }  // namespace yeto::sync::client
