@@ -15,10 +15,12 @@ namespace {
 constexpr Nanos kBroadcastRetry = kSecond;
 
 RoundOptions round_options_of(const CoreOptions& options) {
+  const bool fixed = !options.fixed_roster.empty();
   RoundOptions out;
   out.learners = options.learners;
   out.quorum = options.quorum;
-  out.quorum_all = options.quorum_all || options.lockstep;
+  out.quorum_all = options.quorum_all || options.lockstep || fixed;
+  out.all_answer = fixed;
   out.sync_interval_steps = options.sync_interval_steps;
   out.min_round = options.min_round;
   out.round_timeout = options.round_timeout;
@@ -28,15 +30,33 @@ RoundOptions round_options_of(const CoreOptions& options) {
   return out;
 }
 
+CoreOptions resolved(CoreOptions options, const std::optional<Restored>& restored) {
+  if (!options.fixed_roster.empty()) {
+    std::sort(options.fixed_roster.begin(), options.fixed_roster.end());
+    options.learners = static_cast<std::uint32_t>(options.fixed_roster.size());
+  }
+  options.sync_interval_steps =
+      effective_interval(options.sync_interval_steps, options.planned_steps);
+  if (restored) {
+    options.push_codec = restored->push_codec;
+    options.broadcast_codec = restored->broadcast_codec;
+  }
+  return options;
+}
+
 }  // namespace
 
 Core::Core(CoreOptions options, std::optional<Restored> restored, Nanos now)
-    : options_(std::move(options)),
+    : interval_asked_(options.sync_interval_steps),
+      options_(resolved(std::move(options), restored)),
       round_options_(round_options_of(options_)),
       now_(now),
-      roster_(RosterOptions{
-          .run_id = options_.run_id, .lease = options_.lease, .lockstep = options_.lockstep}),
+      roster_(RosterOptions{.run_id = options_.run_id,
+                            .lease = options_.lease,
+                            .lockstep = options_.lockstep,
+                            .fixed = options_.fixed_roster}),
       began_at_(now),
+      data_(options_.epochs),
       last_checkpoint_(now),
       next_heartbeat_(now + options_.heartbeat) {
   if (!restored) {
@@ -50,7 +70,7 @@ Core::Core(CoreOptions options, std::optional<Restored> restored, Nanos now)
   versions_ = state.versions;
   global_step_ = state.global_step;
   durable_step_ = state.global_step;
-  saved_once_ = true;
+  saved_once_ = saved_before_ = true;
   next_round_ = global_step_ + 1;
   ledger_ = state.ledger;
   // What the life before had not merged died with it.
@@ -59,8 +79,14 @@ Core::Core(CoreOptions options, std::optional<Restored> restored, Nanos now)
   forks_ = state.forks;
   forks_.push_back({options_.term, versions_});
   finish_reason_ = state.finish_reason;
+  data_.restore(state.data);
   for (const SeatTokens& seat : state.seats) {
     roster_.restore(seat.seat, seat.tokens);
+    for (std::uint32_t i = 0; i < seat.merged_bases.size() && i < versions_.size(); ++i) {
+      if (seat.merged_bases[i] != 0) {
+        merged_bases_[{seat.seat, i}] = counted_bases_[{seat.seat, i}] = seat.merged_bases[i];
+      }
+    }
     if (seat.active) {
       awaited_.insert(seat.seat);
     }
@@ -75,6 +101,7 @@ std::vector<Action> Core::on(const Event& event, Nanos now) {
   }
   dispatch(event);
   advance();
+  check_invariants();
   return std::move(out_);
 }
 
@@ -90,6 +117,7 @@ void Core::advance() {
   initialise();
   try_start();
   drop_members_that_are_gone();
+  watch_fixed_roster();
   close_head();
   look_for_end();
   launch_rounds();
@@ -98,6 +126,35 @@ void Core::advance() {
   send_finals();
   end_if_acknowledged();
   send_heartbeats();
+}
+
+// What must hold after every event, whatever peers and disks do.
+void Core::check_invariants() const {
+  YETO_CHECK(ledger_.pushed == ledger_.merged + ledger_.dropped + ledger_.waiting,
+             "the ledger balances");
+  std::uint64_t waiting = carried_.tokens();
+  for (const auto& [key, incoming] : incoming_) {
+    waiting += incoming.offer.kind == wire::TransferKind::kPush ? incoming.offer.c_tokens : 0;
+  }
+  for (const auto& [job, inspected] : inspections_) {
+    waiting += inspected.offer.c_tokens;
+  }
+  for (const OpenRound& round : rounds_) {
+    if (&round == &rounds_.front() && commit_ == Commit::kSaving) {
+      continue;  // counted as merged already
+    }
+    for (const auto& [seat, push] : round.pushes) {
+      waiting += push.offer.c_tokens;
+    }
+    for (const Push& push : round.carried) {
+      waiting += push.offer.c_tokens;
+    }
+  }
+  YETO_CHECK(waiting == ledger_.waiting, "what waits is on its way, carried or in an open round");
+  if (layout_) {
+    YETO_CHECK(buffer_use().total() <= buffer_cap(), "the budget of buffers holds");
+  }
+  YETO_CHECK(ended_ || !rounds_.empty() || commit_ == Commit::kIdle, "only a round commits");
 }
 
 void Core::free_all(const std::vector<BufferId>& buffers) {
@@ -141,24 +198,11 @@ void Core::handle(const HelloArrived& event) {
 void Core::handle(const ConnClosed& event) {
   controllers_.erase(event.conn);
   const auto seat = roster_.disconnect(event.conn);
-  for (auto at = incoming_.begin(); at != incoming_.end();) {
-    if (at->first.first != event.conn) {
-      ++at;
-      continue;
-    }
-    const Incoming incoming = at->second;
-    at = incoming_.erase(at);
-    emit(FreeBuffer{incoming.buffer});
-    if (incoming.offer.kind == wire::TransferKind::kPush) {
-      push_broken_off(incoming);
-    }
-  }
+  forget_connection(event.conn, true);
   if (!seat) {
     return;
   }
-  if (broadcasts_) {
-    free_all(broadcasts_->pause(*seat));
-  }
+  end_broadcast(*seat);
   final_readers_.erase(*seat);
   if (donation_ && donation_->seat == *seat) {
     donor_failed("its connection closed: " + event.reason);
@@ -200,6 +244,8 @@ void Core::on_message(Member& member, const wire::Message& message) {
     member.tokens = std::max(member.tokens, limit->tokens);
   } else if (const auto* ack = std::get_if<wire::FinalAck>(&message)) {
     final_ack(member, *ack);
+  } else if (const auto* data = std::get_if<wire::Data>(&message)) {
+    data_message(member, *data);
   } else if (const auto* metric = std::get_if<wire::Metric>(&message)) {
     tape(TapeMetric{member.seat, metric->json});
   } else {
@@ -232,7 +278,8 @@ void Core::handle(const OfferArrived& event) {
                       event.offer.bytes != 4 * layout_->fragments[event.offer.fragment].values) {
     return refuse(is_layout ? "no layout is needed" : "not the initial values that were asked for");
   }
-  const Incoming incoming{event.offer, next_buffer_++, member->seat, member->incarnation, false};
+  const Incoming incoming{event.offer, next_buffer_++, member->seat, member->incarnation,
+                          Fate::kWanted};
   incoming_[{event.conn, event.offer.transfer}] = incoming;
   emit(AcceptTransfer{event.conn, event.offer.transfer, incoming.buffer, event.offer.bytes});
 }
@@ -254,7 +301,7 @@ void Core::handle(const TransferArrived& event) {
       return push_arrived(incoming);
     }
     emit(FreeBuffer{incoming.buffer});
-    return push_broken_off(incoming);
+    return push_broken_off(incoming, true);
   }
   const bool wanted = donation_ && donation_->seat == incoming.seat &&
                       (incoming.offer.kind == wire::TransferKind::kLayout ||
@@ -314,18 +361,33 @@ void Core::send_broadcasts() {
     if (!order) {
       continue;
     }
-    wire::Offer offer;
-    offer.kind = wire::TransferKind::kBroadcast;
-    offer.term = options_.term;
-    offer.fragment = order->fragment;
-    offer.version = order->image.version;
-    offer.codec = broadcast_codec_;
-    offer.bytes = order->image.bytes;
-    offer.digest = order->image.digest;
+    const wire::Offer offer = broadcast_offer(*order);
     const std::uint64_t ticket = next_ticket_++;
     broadcast_tickets_[ticket] = seat;
     member.bytes_received += order->image.bytes;
     emit(SendTransfer{*member.conn, ticket, offer, order->image.buffer});
+  }
+}
+
+// A delta names the version it stands on; whatever else travels is whole.
+wire::Offer Core::broadcast_offer(const BroadcastOrder& order) const {
+  wire::Offer offer;
+  offer.kind = wire::TransferKind::kBroadcast;
+  offer.term = options_.term;
+  offer.fragment = order.fragment;
+  offer.version = order.image.version;
+  offer.base_version = order.delta ? order.image.version - 1 : 0;
+  offer.codec = order.delta ? broadcast_codec_ : whole_codec(broadcast_codec_);
+  offer.bytes = order.image.bytes;
+  offer.digest = order.image.digest;
+  return offer;
+}
+
+// What is under way to the seat will not be heard of again.
+void Core::end_broadcast(Seat seat) {
+  std::erase_if(broadcast_tickets_, [&](const auto& entry) { return entry.second == seat; });
+  if (broadcasts_) {
+    free_all(broadcasts_->pause(seat));
   }
 }
 

@@ -82,6 +82,7 @@ void Core::begin_sweep(const std::string& reason) {
 void Core::begin_final() {
   phase_ = RunPhase::kFinal;
   final_began_ = now_;
+  drop_all_late("final");
   finals_job_ = next_job_++;
   MakeFinals job{finals_job_, {}};
   for (std::size_t i = 0; i < versions_.size(); ++i) {
@@ -164,6 +165,9 @@ void Core::end_if_acknowledged() {
   const bool complete = missing.empty() && !acknowledged_.empty();
   if (!complete && !timeout) {
     return;
+  }
+  if (data_changed_) {
+    return checkpoint();  // rows that were settled after the last one
   }
   TapeFinal record;
   record.global_step = global_step_;

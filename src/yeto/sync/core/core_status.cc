@@ -26,6 +26,21 @@ std::string state_of(const Member& member, bool stale, bool complete) {
 
 }  // namespace
 
+EffectiveSettings Core::effective_settings() const {
+  EffectiveSettings out;
+  out.quorum = quorum_of(round_options_, 0);
+  out.sync_interval_steps = options_.sync_interval_steps;
+  out.interval_lowered = options_.sync_interval_steps != interval_asked_;
+  out.pipeline = buffer_sizes_.rounds;
+  out.stall_floor = RosterOptions{}.stall_floor;
+  out.max_lag = options_.max_lag;
+  out.push_codec = push_codec_;
+  out.broadcast_codec = broadcast_codec_;
+  out.durability = durability_;
+  out.max_buffer = buffer_cap();
+  return out;
+}
+
 CoreStatus Core::status(Nanos now) const {
   CoreStatus out;
   out.phase = phase_;
@@ -40,7 +55,13 @@ CoreStatus Core::status(Nanos now) const {
   out.versions = versions_;
   out.ledger = ledger_;
   out.error = error_;
-  out.waiting_for = rounds_.empty() ? launch_obstacle_ : std::string{};
+  out.waiting_for = rounds_.empty() ? launch_obstacle_ : pause_reason_;
+  out.carried_pushes = carried_.size();
+  out.data = data_.state();
+  if (layout_) {
+    out.effective = effective_settings();
+    out.buffer_bytes = buffer_use().total();
+  }
   for (const auto& [seat, member] : roster_.members()) {
     SeatStatus row;
     row.seat = seat;
@@ -65,6 +86,10 @@ CoreStatus Core::status(Nanos now) const {
     }
     row.pushes = member.pushes;
     row.merged = member.merged;
+    row.carried = member.carried;
+    if (member.quarantined_until_round >= next_round_) {
+      row.quarantined_until = member.quarantined_until_round;
+    }
     row.dropped = member.dropped;
     row.bytes_pushed = member.bytes_pushed;
     row.bytes_received = member.bytes_received;

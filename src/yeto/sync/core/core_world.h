@@ -38,6 +38,8 @@ struct TestLearner {
   std::vector<wire::Held> held;
   std::optional<wire::Final> final_state;
   std::set<std::uint32_t> finals;
+  std::vector<wire::Data> data;
+  std::vector<wire::Offer> broadcasts;
   std::vector<std::string> goodbyes;
   std::vector<std::uint32_t> live;
   std::uint64_t next_transfer = 1;
@@ -68,12 +70,15 @@ class World {
   bool hold_transfers = false;  // incoming transfers do not arrive
   bool hold_sends = false;      // broadcasts do not arrive
   bool hold_checkpoints = false;
+  bool hold_merges = false;
+  bool hold_inspections = false;
   bool fail_checkpoints = false;
   bool finite_merges = true;
   std::function<PushInspected(const InspectPush&)> inspect = [](const InspectPush& job) {
     return PushInspected{job.job, job.buffer, true, 1.0};
   };
   std::vector<Event> held;
+  std::vector<std::uint64_t> aborted;  // tickets
 
   // Feeds an event and everything that follows at once.
   void give(Event event) {
@@ -247,6 +252,8 @@ class World {
       learner.final_state = *final_state;
     } else if (const auto* bye = std::get_if<wire::Goodbye>(&it.message)) {
       learner.goodbyes.push_back(bye->reason);
+    } else if (const auto* grant = std::get_if<wire::Data>(&it.message)) {
+      learner.data.push_back(*grant);
     } else if (const auto* beat_in = std::get_if<wire::SyncerBeat>(&it.message)) {
       learner.live = beat_in->live;
     }
@@ -273,6 +280,10 @@ class World {
     EXPECT_TRUE(buffers.contains(it.buffer));
     TestLearner& learner = learners[it.conn];
     if (it.offer.kind == wire::TransferKind::kBroadcast) {
+      learner.broadcasts.push_back(it.offer);
+      if (it.offer.codec == CodecId::kQ4) {
+        EXPECT_EQ(learner.held[it.offer.fragment].version, it.offer.base_version);
+      }
       order.emplace_back("broadcast");
       if (!hold_sends) {
         learner.held[it.offer.fragment] = {it.offer.term, it.offer.version};
@@ -281,6 +292,14 @@ class World {
       learner.finals.insert(it.offer.fragment);
     }
     later(events, hold_sends, TransferSent{it.conn, it.ticket, true});
+  }
+  void carry_out(AbortTransfer& it, std::deque<Event>& events) {
+    aborted.push_back(it.ticket);
+    std::erase_if(held, [&](const Event& event) {
+      const auto* sent = std::get_if<TransferSent>(&event);
+      return sent != nullptr && sent->ticket == it.ticket;
+    });
+    events.push_back(TransferSent{it.conn, it.ticket, false});
   }
   void carry_out(FreeBuffer& it, std::deque<Event>&) {
     EXPECT_EQ(buffers.erase(it.buffer), 1u) << "buffer " << it.buffer << " freed twice or unknown";
@@ -291,15 +310,21 @@ class World {
   void carry_out(LoadInit& it, std::deque<Event>& events) {
     events.push_back(InitLoaded{it.job, init_error.empty(), init_error});
   }
-  void carry_out(InspectPush& it, std::deque<Event>& events) { events.push_back(inspect(it)); }
+  void carry_out(InspectPush& it, std::deque<Event>& events) {
+    later(events, hold_inspections, inspect(it));
+  }
   void carry_out(Merge& it, std::deque<Event>& events) {
     order.emplace_back("merge");
     merges.push_back(it);
     Merged result{it.job, finite_merges, {}, {}};
     if (finite_merges) {
       result.image = image(it.image, it.fragment, it.version);
+      if (it.full != 0) {
+        result.full = image(it.full, it.fragment, it.version);
+        result.image.bytes = delta_bytes;
+      }
     }
-    events.push_back(result);
+    later(events, hold_merges, result);
   }
   void carry_out(MakeImages& it, std::deque<Event>& events) {
     ImagesMade made{it.job, {}};
@@ -331,7 +356,58 @@ class World {
  public:
   bool hold_donor = false;
   std::string init_error;
+  std::uint64_t delta_bytes = 1;  // of an image under q4
   std::vector<std::string> refused_transfers;
 };
+
+inline CoreOptions options_for(std::uint32_t learners) {
+  CoreOptions options;
+  options.run_id = "run";
+  options.learners = learners;
+  options.sync_interval_steps = 8;
+  return options;
+}
+
+inline std::string state_of(const World& world, Seat seat) {
+  for (const SeatStatus& row : world.core.status(world.now).seats) {
+    if (row.seat == seat) {
+      return row.state;
+    }
+  }
+  return "unknown";
+}
+
+// Everybody makes the steps a round needs and answers each pull at once, until `rounds` commits are
+// made.
+inline void run_rounds(World& world, const std::vector<TestLearner*>& learners,
+                       std::size_t rounds) {
+  const std::size_t goal = world.commits().size() + rounds;
+  for (int turn = 0; turn < 1000 && world.commits().size() < goal; ++turn) {
+    world.pass(kSecond);
+    for (TestLearner* learner : learners) {
+      world.step(*learner, 1);
+      while (!learner->pulls.empty()) {
+        const wire::Pull ask = learner->pulls.front();
+        learner->pulls.erase(learner->pulls.begin());
+        world.push(*learner, ask, 100, 2);
+      }
+    }
+  }
+  ASSERT_GE(world.commits().size(), goal);
+}
+
+// All answer the sweep; nobody steps.
+inline void sweep(World& world, const std::vector<TestLearner*>& learners) {
+  for (int turn = 0; turn < 50; ++turn) {
+    for (TestLearner* learner : learners) {
+      while (!learner->pulls.empty()) {
+        const wire::Pull ask = learner->pulls.front();
+        learner->pulls.erase(learner->pulls.begin());
+        world.push(*learner, ask, 30, 1);
+      }
+    }
+    world.pass(100 * kMillisecond);
+  }
+}
 
 }  // namespace yeto::sync

@@ -172,6 +172,12 @@ struct SendTransfer {
   wire::Offer offer;
   BufferId buffer = 0;
 };
+// Break off a transfer ordered by SendTransfer: the budget of buffers is used up and this reader is
+// the slowest. Its image may be freed by the next action; a TransferSent of the ticket is ignored.
+struct AbortTransfer {
+  ConnId conn = 0;
+  std::uint64_t ticket = 0;
+};
 struct FreeBuffer {
   BufferId buffer = 0;
 };
@@ -221,6 +227,9 @@ struct SeatTokens {
   Seat seat = 0;
   std::uint64_t tokens = 0;  // highest cumulative count over all its processes
   bool active = false;       // it took part when the checkpoint was made
+  // By fragment: one more than the newest base version of a push of the seat that was merged; work
+  // on an older base is in the values already. Empty: none.
+  std::vector<std::uint64_t> merged_bases;
   bool operator==(const SeatTokens&) const = default;
 };
 struct Ledger {  // fragment-tokens
@@ -297,12 +306,24 @@ struct TapeRound {
   std::vector<Seat> responded;
   std::vector<SeatReason> dropped;
   std::vector<SeatValue> carried;  // late pushes merged here, with their lag
+  std::vector<SeatValue> factors;  // of them, in the same order: the share of the weight they kept
   std::vector<SeatValue> tokens;
   std::vector<SeatValue> steps;
   std::vector<SeatValue> norms;
   std::uint64_t bytes_in = 0;
   std::uint64_t bytes_out = 0;
   wire::Digest16 digest{};
+  Ledger ledger;  // after this round
+};
+// Late work: its round had closed, or nobody asked for it (round 0).
+struct TapeLate {
+  Seat seat = 0;
+  std::uint32_t fragment = 0;
+  std::uint64_t round = 0;
+  std::uint64_t base_version = 0;
+  std::uint64_t tokens = 0;
+  bool carried = false;  // it waits for the fragment's next round; otherwise it is dropped
+  std::string reason;    // of a drop: lag, final, replaced, …
 };
 struct TapeCheckpoint {
   std::uint64_t global_step = 0;
@@ -330,20 +351,21 @@ struct TapeData {
   std::string what;  // grant, complete, return, lost
   DataRange range;
 };
-using TapeRecord = std::variant<TapeData, TapeJoin, TapeLeave, TapeLost, TapeRound, TapeCheckpoint,
-                                TapeMetric, TapeFinish, TapeFinal, TapeError>;
+using TapeRecord = std::variant<TapeData, TapeJoin, TapeLeave, TapeLost, TapeRound, TapeLate,
+                                TapeCheckpoint, TapeMetric, TapeFinish, TapeFinal, TapeError>;
 struct Tape {
   TapeRecord record;
 };
-// The run is over: flush, close all connections, exit with the code (0 or 4).
+// The run is over: flush, close all connections, exit with the code (0, 2: an option does not fit
+// the run, 4).
 struct Ended {
   int exit_code = 0;
   std::string reason;
 };
 
 using Action = std::variant<Admit, Refuse, Send, Close, AcceptTransfer, RefuseTransfer,
-                            SendTransfer, FreeBuffer, LoadLayout, LoadInit, InspectPush, Merge,
-                            MakeImages, Checkpoint, MakeFinals, Tape, Ended>;
+                            SendTransfer, AbortTransfer, FreeBuffer, LoadLayout, LoadInit,
+                            InspectPush, Merge, MakeImages, Checkpoint, MakeFinals, Tape, Ended>;
 
 // ---- configuration and status
 // ----------------------------------------------------------------------------
@@ -368,6 +390,9 @@ struct CoreOptions {
   Nanos lease = 5 * kSecond;
   Nanos heartbeat = 1 * kSecond;
   std::uint64_t total_steps = 0;  // 0: no such limit
+  // Local steps that each learner plans, 0: unknown. H is lowered so that a fragment is merged four
+  // times at least.
+  std::uint64_t planned_steps = 0;
   Nanos final_timeout = 300 * kSecond;
   double merge_alpha = 0.0;
   bool delta_blended = false;
@@ -375,7 +400,7 @@ struct CoreOptions {
   std::uint32_t max_lag = 2;       // late pushes of at most this lag are carried
   std::vector<Seat> fixed_roster;  // not empty: exactly these seats, each answers every round
   Nanos recover_timeout = 600 * kSecond;  // of the fixed roster: how long a lost seat is awaited
-  std::uint64_t max_buffer = 0;           // bytes of pushes and images; 0: auto
+  std::uint64_t max_buffer = 0;           // bytes, see buffer_budget.h; 0: auto
   bool data_leases = false;
   std::uint64_t epochs = 0;  // of the data leases; 0: without end
   // None: f32 under 64 M values, else bf16.
@@ -417,9 +442,25 @@ struct SeatStatus {
   std::optional<double> heartbeat_age_s;
   std::uint64_t pushes = 0;
   std::uint64_t merged = 0;
+  std::uint64_t carried = 0;  // of the pushes: came late and were kept for the next round
   std::uint64_t dropped = 0;
+  std::optional<std::uint64_t> quarantined_until;  // last round that leaves the seat out
   std::uint64_t bytes_pushed = 0;
   std::uint64_t bytes_received = 0;
+};
+
+// Settings as they work out, once layout and codecs are known.
+struct EffectiveSettings {
+  std::uint32_t quorum = 0;               // of the expected learners
+  std::uint32_t sync_interval_steps = 0;  // H
+  bool interval_lowered = false;          // the planned run is short
+  std::uint32_t pipeline = 0;
+  Nanos stall_floor = 0;
+  std::uint32_t max_lag = 0;
+  CodecId push_codec = CodecId::kF32;
+  CodecId broadcast_codec = CodecId::kF32;
+  Durability durability = Durability::kCommit;
+  std::uint64_t max_buffer = 0;
 };
 
 struct CoreStatus {
@@ -433,7 +474,11 @@ struct CoreStatus {
   std::vector<std::uint64_t> versions;
   Ledger ledger;
   std::string error;        // newest trouble that did not end the run; empty: none
-  std::string waiting_for;  // why no round is open, in words
+  std::string waiting_for;  // why no round is open, or why the open one cannot close, in words
+  std::optional<EffectiveSettings> effective;  // none: not known yet
+  std::uint64_t buffer_bytes = 0;              // of the budget, in use
+  std::uint64_t carried_pushes = 0;            // late work that waits for a merge
+  DataState data;
 };
 
 }  // namespace yeto::sync

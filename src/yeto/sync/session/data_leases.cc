@@ -173,10 +173,10 @@ std::vector<DataRange> DataLeases::take_out(std::uint32_t seat, const DataRange&
   return taken;
 }
 
-std::uint64_t DataLeases::complete(std::uint32_t seat, const DataRange& range) {
+std::vector<DataRange> DataLeases::complete(std::uint32_t seat, const DataRange& range) {
   if (state_.rows == 0 || range.first > state_.rows || range.count > state_.rows - range.first ||
       (epochs_ != 0 && range.epoch >= epochs_)) {
-    return 0;
+    return {};
   }
   std::vector<DataRange> done = take_out(seat, range);
   for (const DataRange& part : cut_out(state_.returned, range)) {
@@ -192,15 +192,11 @@ std::uint64_t DataLeases::complete(std::uint32_t seat, const DataRange& range) {
     }
     done.insert(done.end(), open.begin(), open.end());
   }
-  std::uint64_t count = 0;
   for (const DataRange& part : done) {
-    settle(part);
-    count += part.count;
+    insert_joined(state_.settled, part);
   }
-  return count;
+  return done;
 }
-
-void DataLeases::settle(const DataRange& range) { insert_joined(state_.settled, range); }
 
 std::vector<DataRange> DataLeases::give_back(std::uint32_t seat, const DataRange& range) {
   std::vector<DataRange> back = take_out(seat, range);

@@ -58,8 +58,8 @@ class DataLeases {
   // One range of at most `count` positions; count 0: nothing is left. Call objection() first.
   DataRange grant(std::uint32_t seat, std::uint64_t count, std::uint64_t rows);
   // Settles what of `range` the seat holds, or what waits to be given out again (a process that was
-  // thought lost finished it). Returns the number of positions settled now.
-  std::uint64_t complete(std::uint32_t seat, const DataRange& range);
+  // thought lost finished it). Returns what is settled now and was not before.
+  std::vector<DataRange> complete(std::uint32_t seat, const DataRange& range);
   // The seat will not train on what it holds of `range`. Returns the parts that go back.
   std::vector<DataRange> give_back(std::uint32_t seat, const DataRange& range);
   // The seat's process is gone. Returns the ranges that go back.
@@ -71,7 +71,6 @@ class DataLeases {
   std::optional<DataRange> take_returned(std::uint64_t count);
   std::optional<DataRange> take_new(std::uint64_t count);
   std::vector<DataRange> take_out(std::uint32_t seat, const DataRange& range);
-  void settle(const DataRange& range);
 
   const std::uint64_t epochs_;
   DataState state_;
