@@ -37,6 +37,7 @@ struct Server {
   Values momentum;
   WeightRule weights = WeightRule::kTokens;
   bool first_commit = false;
+  Correction correction = Correction::kNone;
 
   Server(MergeMode mode, OuterRule rule, Values start)
       : layout(one_tensor(start.size(), mode)), outer(rule), values(std::move(start)) {
@@ -50,6 +51,7 @@ struct Server {
     in.first_commit = first_commit;
     in.values = values;
     in.momentum = momentum;
+    in.correction = correction;
     std::uint32_t seat = 0;
     for (const Learner& learner : learners) {
       Push push;
@@ -147,6 +149,94 @@ TEST(WorkedValues, AutoFollowsTheAgreementWithItsMomentum) {
   ASSERT_TRUE(against.merge({{{-1, 0}, 1}}));
   EXPECT_EQ(against.momentum, (Values{-1, 0}));
   EXPECT_EQ(against.values[0], -0.7F + 0.7F);
+}
+
+// What is left of one delta beside a momentum: without a share of the old momentum the new one is
+// the delta.
+Values corrected(const Values& delta, const Values& momentum) {
+  Server server(MergeMode::kAvg, {OuterKind::kNesterov, 0.7F, 0.0F}, Values(delta.size()));
+  server.momentum = momentum;
+  server.correction = Correction::kHeloco;
+  EXPECT_TRUE(server.merge({{delta, 1}}));
+  return server.momentum;
+}
+
+TEST(WorkedValues, DeltasAreTurnedTowardsTheMomentum) {
+  EXPECT_EQ(corrected({-1, 0}, {1, 0}), (Values{-0.875F, 0.0F}));
+  EXPECT_EQ(corrected({0, 1}, {1, 0}), (Values{0.31622776F, 0.94868326F}));
+  EXPECT_EQ(corrected({1, 1}, {1, 0}), (Values{1.0F, 1.0F}));
+}
+
+TEST(WorkedValues, WithoutAMomentumNothingIsTurned) {
+  EXPECT_EQ(corrected({-1, 0}, {0, 0}), (Values{-1.0F, 0.0F}));
+  EXPECT_EQ(corrected({-1, 0}, {1e-9F, 0}), (Values{-1.0F, 0.0F}));
+  EXPECT_EQ(corrected({-1e-9F, 0}, {1, 0}), (Values{-1e-9F, 0.0F}));
+  Server sgd(MergeMode::kAvg, OuterRule::of(OuterKind::kDirect), {0.0F, 0.0F});
+  sgd.correction = Correction::kHeloco;
+  ASSERT_TRUE(sgd.merge({{{-1, 0}, 1}}));
+  EXPECT_EQ(sgd.values, (Values{1.0F, 0.0F}));
+}
+
+TEST(WorkedValues, SlicesOfOneTensorHaveTheirOwnNorms) {
+  // One tensor of four values, both halves in one fragment, apart from each other.
+  Layout layout = one_tensor(6, MergeMode::kRda);
+  layout.fragments = {{{{0, 0, 2, 0}, {0, 4, 2, 2}}, 4}, {{{0, 2, 2, 0}}, 2}};
+  ASSERT_TRUE(Layout::decode(layout.encode()));
+  const Values a{2, 0, 3, 4};
+  const Values b{0, 2, 0, 1};
+  const Values start(4);
+  Values out(4);
+  Bytes image(16);
+  Inputs in;
+  in.layout = &layout;
+  in.weights = WeightRule::kTokens;
+  in.outer = OuterRule::of(OuterKind::kDirect);
+  in.values = start;
+  for (std::uint32_t seat = 0; seat < 2; ++seat) {
+    Push push;
+    push.seat = seat;
+    push.c_steps = 1;
+    push.c_tokens = 1;
+    push.image = as_bytes_view(std::span<const float>(seat == 0 ? a : b));
+    in.pushes.push_back(push);
+  }
+  ASSERT_TRUE(*merge_fragment(std::move(in), {out, {}, CodecId::kF32, image}));
+  EXPECT_EQ(out[0], -1.4142135F);
+  EXPECT_EQ(out[1], -1.4142135F);
+  // Unit vectors (0.6, 0.8) and (0, 1): their mean has the direction (0.6, 1.8); mean length 3.
+  EXPECT_NEAR(out[2], -3.0 * 0.6 / std::sqrt(0.36 + 3.24), 1e-6);
+  EXPECT_NEAR(out[3], -3.0 * 1.8 / std::sqrt(0.36 + 3.24), 1e-6);
+}
+
+TEST(WorkedValues, LateWorkWeighsLess) {
+  const Layout layout = one_tensor(1, MergeMode::kAvg);
+  const Values start{0};
+  const Values one{1};
+  Values out(1);
+  Bytes image(4);
+  const auto shares_of = [&](std::vector<double> factors) {
+    Inputs in;
+    in.layout = &layout;
+    in.weights = WeightRule::kTokens;
+    in.outer = OuterRule::of(OuterKind::kSgd);
+    in.values = start;
+    for (std::uint32_t i = 0; i < factors.size(); ++i) {
+      Push push{0, 1, 100, CodecId::kF32, as_bytes_view(std::span<const float>(one)), {}};
+      push.base_version = i;
+      push.factor = factors[i];
+      in.pushes.push_back(push);
+    }
+    const auto merge = FragmentMerge::make(std::move(in), {out, {}, CodecId::kF32, image});
+    EXPECT_TRUE(merge);
+    std::vector<double> shares;
+    for (const SeatWeight& weight : merge->weights()) {
+      shares.push_back(weight.weight);
+    }
+    return shares;
+  };
+  EXPECT_EQ(shares_of({0.25, 1.0}), (std::vector<double>{0.2, 0.8}));
+  EXPECT_EQ(shares_of({0.0, 1.0}), (std::vector<double>{0.0, 1.0}));
+  EXPECT_EQ(shares_of({0.0, 0.0}), (std::vector<double>{0.5, 0.5})) << "all zero";
 }
 
 TEST(WorkedValues, WeightRules) {

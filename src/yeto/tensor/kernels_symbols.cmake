@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+# Fails if the loops compiled for x86-64-v3 define anything that the linker could take for another
+# file: of all they hold, only their table may be visible.
+execute_process(COMMAND ${NM} --defined-only ${ARCHIVE} OUTPUT_VARIABLE text RESULT_VARIABLE failed)
+if(failed)
+  message(FATAL_ERROR "${NM} cannot read ${ARCHIVE}")
+endif()
+string(REPLACE ";" "," text "${text}")
+string(REPLACE "\n" ";" lines "${text}")
+set(inside FALSE)
+set(seen 0)
+foreach(line IN LISTS lines)
+  if(line MATCHES "^(.*/)?[^ ]+:$")
+    set(inside FALSE)
+    if(line MATCHES "kernels_v3\\.cc")
+      set(inside TRUE)
+    endif()
+  elseif(inside AND line MATCHES " ([A-Zuvw]) (.*)$")
+    if(NOT CMAKE_MATCH_2 STREQUAL "_ZN4yeto10kernels_v3Ev")
+      message(FATAL_ERROR "kernels_v3.cc shares ${CMAKE_MATCH_2} with other files: "
+        "call only what is always inlined there")
+    endif()
+    math(EXPR seen "${seen} + 1")
+  endif()
+endforeach()
+if(NOT seen EQUAL 1)
+  message(FATAL_ERROR "kernels_v3.cc was not found in ${ARCHIVE}")
+endif()
