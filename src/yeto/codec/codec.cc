@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 
 #include "yeto/base/format.h"
 #include "yeto/tensor/bf16.h"
+#include "yeto/tensor/image.h"
 #include "yeto/tensor/kernels.h"
 
 namespace yeto::codec {
@@ -35,28 +35,6 @@ void decode_bf16(const std::uint8_t* image, std::span<float> values) {
     std::memcpy(block, image + 2 * first, 2 * count);
     f32_from_bf16(block, values.data() + first, count);
   }
-}
-
-std::uint32_t scale_bits(ByteView image, std::size_t at) {
-  std::uint32_t bits = 0;
-  std::memcpy(&bits, image.data() + at, sizeof(bits));
-  return bits;
-}
-
-constexpr std::uint32_t kInfinity = 0x7f800000U;
-
-Status check_scales(ByteView image) {
-  for (std::size_t at = 0; at < image.size(); at += kQ4BlockBytes) {
-    // A sign makes the number larger than every finite scale.
-    const std::uint32_t bits = scale_bits(image, at);
-    if (bits >= kInfinity) {
-      return fail(ErrorCode::kData,
-                  strf("block {} of a q4 image has the scale {}: must be finite and not negative",
-                       at / kQ4BlockBytes, std::bit_cast<float>(bits)),
-                  "codec");
-    }
-  }
-  return Unit{};
 }
 
 Status check_room(CodecId codec, std::uint64_t values, std::size_t image_bytes) {
@@ -103,15 +81,7 @@ Status check_codec(CodecId codec) {
 }
 
 std::uint64_t encoded_bytes(CodecId codec, std::uint64_t values) {
-  switch (codec) {
-    case CodecId::kF32:
-      return values * 4;
-    case CodecId::kBf16:
-      return values * 2;
-    case CodecId::kQ4:
-      return (values + kQ4BlockValues - 1) / kQ4BlockValues * kQ4BlockBytes;
-  }
-  YETO_CHECK(false, "a CodecId is not one of its enumerators");
+  return image_bytes(codec, values);
 }
 
 Status encode(CodecId codec, std::span<const float> values, MutableByteView image) {
@@ -134,18 +104,6 @@ Status encode(CodecId codec, std::span<const float> values, MutableByteView imag
   return Unit{};
 }
 
-Status check_image(CodecId codec, ByteView image, std::uint64_t values) {
-  YETO_TRY(check_codec(codec));
-  const std::uint64_t wanted = encoded_bytes(codec, values);
-  if (image.size() != wanted) {
-    return fail(ErrorCode::kData,
-                strf("{} bytes are no {} image of {} values, which has {}", image.size(),
-                     codec_name(codec), values, wanted),
-                "codec");
-  }
-  return codec == CodecId::kQ4 ? check_scales(image) : Unit{};
-}
-
 Status decode(CodecId codec, ByteView image, std::span<float> values) {
   YETO_TRY(check_image(codec, image, values.size()));
   if (values.empty()) {
@@ -163,32 +121,6 @@ Status decode(CodecId codec, ByteView image, std::span<float> values) {
       break;
   }
   return Unit{};
-}
-
-bool q4_scales_finite(ByteView image) {
-  for (std::size_t at = 0; at < image.size(); at += kQ4BlockBytes) {
-    if ((scale_bits(image, at) & kInfinity) == kInfinity) {
-      return false;
-    }
-  }
-  return true;
-}
-
-void decode_q4_values(ByteView image, std::uint64_t first, std::span<float> out) {
-  const std::uint8_t* blocks = image.data() + first / kQ4BlockValues * kQ4BlockBytes;
-  const std::size_t skipped = first % kQ4BlockValues;
-  if (skipped > 0) {
-    // What is left of the block in which the range begins.
-    float block[kQ4BlockValues];
-    kernels().decode_q4(blocks, block, kQ4BlockValues);
-    const std::size_t count = std::min(out.size(), kQ4BlockValues - skipped);
-    std::copy_n(block + skipped, count, out.data());
-    out = out.subspan(count);
-    blocks += kQ4BlockBytes;
-  }
-  if (!out.empty()) {
-    kernels().decode_q4(blocks, out.data(), out.size());
-  }
 }
 
 Status encode_q4_feedback(std::span<const float> delta, std::span<float> residual,

@@ -42,16 +42,8 @@ std::uint64_t encoded_bytes(CodecId codec, std::uint64_t values);
 // `image` must have encoded_bytes(codec, values.size()) bytes; kInternal if not. A q4 block with a
 // value that is not finite gets such a scale, so that nobody takes the image for a good one.
 Status encode(CodecId codec, std::span<const float> values, MutableByteView image);
-// kData for what check_image refuses.
+// kData for what yeto::check_image refuses (tensor/image.h).
 Status decode(CodecId codec, ByteView image, std::span<float> values);
-// kData if the image's size is not that of `values` values, or a scale of q4 is negative or not
-// finite.
-Status check_image(CodecId codec, ByteView image, std::uint64_t values);
-// False if a scale of a q4 image of the right size is not finite.
-bool q4_scales_finite(ByteView image);
-// Values [first, first + out.size()) of a q4 image that check_image has passed.
-void decode_q4_values(ByteView image, std::uint64_t first, std::span<float> out);
-
 // Error feedback of pushes under q4: the image of delta + residual; `residual` becomes what the
 // image does not say, (delta + residual) − dec(image). Begin with zeros. kInternal if a size is
 // wrong.

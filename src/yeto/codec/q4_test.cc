@@ -14,6 +14,7 @@
 #include "yeto/base/rng.h"
 #include "yeto/codec/codec.h"
 #include "yeto/tensor/bf16.h"
+#include "yeto/tensor/image.h"
 #include "yeto/tensor/kernels.h"
 
 namespace yeto::codec {

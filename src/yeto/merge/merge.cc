@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "yeto/base/format.h"
-#include "yeto/codec/codec.h"
 #include "yeto/merge/pushes.h"
+#include "yeto/tensor/image.h"
 #include "yeto/tensor/kernels.h"
 
 namespace yeto::merge {
@@ -80,9 +80,9 @@ double cosine(double dot, double square_a, double square_b) {
 
 Status check_push(const Fragment& fragment, const Push& push) {
   // What `measure` has seen needs no second look at its scales.
-  const std::uint64_t wanted = codec::encoded_bytes(push.codec, fragment.values);
+  const std::uint64_t wanted = image_bytes(push.codec, fragment.values);
   if (push.square_norms.empty() || push.image.size() != wanted) {
-    YETO_TRY(codec::check_image(push.codec, push.image, fragment.values));
+    YETO_TRY(check_image(push.codec, push.image, fragment.values));
   }
   YETO_TRY(check_push_place(push.codec, push.image));
   if (!push.square_norms.empty() && push.square_norms.size() != fragment.pieces.size()) {
@@ -103,7 +103,6 @@ Status check_pushes(const Fragment& fragment, const std::vector<Push>& pushes) {
   }
   for (std::size_t i = 0; i < pushes.size(); ++i) {
     const Push& push = pushes[i];
-    YETO_TRY(codec::check_codec(push.codec));
     YETO_TRY(check_push(fragment, push));
     if (i > 0 && pushes[i - 1].seat == push.seat &&
         pushes[i - 1].base_version == push.base_version) {
@@ -119,10 +118,9 @@ Status check_buffers(const Inputs& in, const Outputs& out, std::uint64_t values)
   const std::uint64_t momentum = in.outer.keeps_momentum() ? values : 0;
   const std::uint64_t public_bytes = out.codec == CodecId::kQ4 ? 2 * values : 0;
   YETO_TRY(in.outer.check());
-  YETO_TRY(codec::check_codec(out.codec));
   const bool sizes = in.values.size() == values && in.momentum.size() == momentum &&
                      out.values.size() == values && out.momentum.size() == momentum &&
-                     out.image.size() == codec::encoded_bytes(out.codec, values) &&
+                     out.image.size() == image_bytes(out.codec, values) &&
                      out.old_public.size() == public_bytes && out.new_public.size() == public_bytes;
   if (!sizes || !aligned(out.codec, out.image.data()) ||
       !aligned(CodecId::kBf16, out.old_public.data()) ||
@@ -236,15 +234,14 @@ float agreed_momentum(const PieceMean& mean) {
 }  // namespace
 
 Result<Measured> measure(const Fragment& fragment, CodecId codec, ByteView image) {
-  YETO_TRY(codec::check_codec(codec));
   Measured out;
-  if (codec == CodecId::kQ4 && image.size() == codec::encoded_bytes(codec, fragment.values) &&
-      !codec::q4_scales_finite(image)) {
+  if (codec == CodecId::kQ4 && image.size() == image_bytes(codec, fragment.values) &&
+      !q4_scales_finite(image)) {
     out.norm = std::numeric_limits<double>::infinity();
     out.square_norms.assign(fragment.pieces.size(), out.norm);
     return out;
   }
-  YETO_TRY(codec::check_image(codec, image, fragment.values));
+  YETO_TRY(check_image(codec, image, fragment.values));
   YETO_TRY(check_push_place(codec, image));
   Push push;
   push.codec = codec;
@@ -316,7 +313,7 @@ bool FragmentMerge::run_encode_part(std::size_t part) const {
       out_.values.data() + first,
       reinterpret_cast<const std::uint16_t*>(out_.old_public.data()) + first,
       reinterpret_cast<std::uint16_t*>(out_.new_public.data()) + first,
-      out_.image.data() + codec::encoded_bytes(CodecId::kQ4, first), count);
+      out_.image.data() + image_bytes(CodecId::kQ4, first), count);
 }
 
 // The outer step of values from `at` on.

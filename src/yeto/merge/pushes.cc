@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "yeto/codec/codec.h"
+#include "yeto/tensor/image.h"
 
 namespace yeto::merge {
 namespace {
@@ -30,7 +30,7 @@ bool PiecePushes::is_raw(std::size_t m) const {
 
 const std::uint8_t* PiecePushes::raw(std::size_t m, std::uint64_t first) const {
   const Push& push = pushes_[m];
-  return push.image.data() + codec::encoded_bytes(push.codec, piece_.offset + first);
+  return push.image.data() + image_bytes(push.codec, piece_.offset + first);
 }
 
 const float* PiecePushes::plain(std::size_t m, std::uint64_t first, std::size_t count,
@@ -43,7 +43,7 @@ const float* PiecePushes::plain(std::size_t m, std::uint64_t first, std::size_t 
       kernels().decode_bf16(reinterpret_cast<const std::uint16_t*>(raw(m, first)), tile, count);
       return tile;
     case CodecId::kQ4:
-      codec::decode_q4_values(push.image, piece_.offset + first, {tile, count});
+      decode_q4_values(push.image, piece_.offset + first, {tile, count});
       return tile;
   }
   YETO_CHECK(false, "a CodecId is not one of its enumerators");
