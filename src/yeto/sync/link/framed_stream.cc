@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <utility>
 
 #include "yeto/base/digest.h"
@@ -42,7 +43,7 @@ struct FramedStream::Impl : std::enable_shared_from_this<FramedStream::Impl> {
   void end_chunk();
   void lose(Error error);
   void close();
-  void write(std::span<const ByteView> parts, std::shared_ptr<const void> keep_alive);
+  void drained();
 
   FramedStream* const handle;  // valid while open
   net::Loop& loop;
@@ -60,6 +61,8 @@ struct FramedStream::Impl : std::enable_shared_from_this<FramedStream::Impl> {
   net::TimerId timer = 0;
 
   wire::FrameSequence sent;
+  // The chunks among the frames that the kernel has not taken, oldest first.
+  std::deque<std::pair<std::uint64_t, std::uint32_t>> queued_chunks;
   wire::FrameSequence received;
   std::array<std::uint8_t, wire::kHeaderBytes> header_bytes{};
   wire::FrameHeader header;
@@ -285,13 +288,10 @@ void FramedStream::Impl::close() {
   is_parked = false;
 }
 
-void FramedStream::Impl::write(std::span<const ByteView> parts,
-                               std::shared_ptr<const void> keep_alive_of_parts) {
-  connection->write(parts, std::move(keep_alive_of_parts), [self = shared_from_this()] {
-    if (self->owner != nullptr) {
-      self->owner->on_drained(*self->handle);
-    }
-  });
+void FramedStream::Impl::drained() {
+  if (owner != nullptr) {
+    owner->on_drained(*handle);
+  }
 }
 
 FramedStream::FramedStream(net::Loop& loop, std::unique_ptr<net::Connection> connection,
@@ -320,28 +320,55 @@ void FramedStream::send(const wire::Message& message) {
   auto frame = std::make_shared<const Bytes>(wire::encode_frame(
       wire::type_of(message), impl_->sent.take(), wire::encode_message(message)));
   const ByteView part(*frame);
-  impl_->write({&part, 1}, frame);
+  impl_->connection->write({&part, 1}, frame, [self = impl_] { self->drained(); });
 }
 
-void FramedStream::send_chunk(std::uint64_t transfer, std::uint32_t index, ByteView body,
-                              std::shared_ptr<const void> keep_alive) {
+void FramedStream::send_chunk(std::uint64_t transfer, std::uint32_t index, ChunkBody body) {
   if (!impl_->open) {
     return;
   }
   auto head = std::make_shared<ChunkHead>();
   const std::span<std::uint8_t, wire::kHeaderBytes + wire::kChunkPrefixBytes> bytes(head->bytes);
   const auto prefix = bytes.last<wire::kChunkPrefixBytes>();
-  const auto body_bytes = static_cast<std::uint32_t>(body.size());
+  const auto body_bytes = static_cast<std::uint32_t>(body.bytes.size());
   wire::encode_chunk_prefix({transfer, index, body_bytes}, prefix);
   wire::FrameHeader header;
   header.type = wire::Type::kChunk;
   header.payload_bytes = static_cast<std::uint32_t>(wire::kChunkPrefixBytes) + body_bytes;
-  header.crc = crc32c(body, crc32c(prefix));
+  header.crc = crc32c_join(crc32c(prefix), body.crc, body_bytes);
   header.sequence = impl_->sent.take();
   wire::encode_header(header, bytes.first<wire::kHeaderBytes>());
-  head->body = std::move(keep_alive);
-  const ByteView parts[] = {head->bytes, body};
-  impl_->write(parts, head);
+  head->body = std::move(body.keep_alive);
+  const ByteView parts[] = {head->bytes, body.bytes};
+  impl_->queued_chunks.emplace_back(transfer, index);
+  impl_->connection->write(parts, head, [self = impl_] {
+    self->queued_chunks.pop_front();
+    self->drained();
+  });
+}
+
+std::vector<std::pair<std::uint64_t, std::uint32_t>> FramedStream::take_back() {
+  const std::size_t frames = impl_->connection->take_back();
+  std::deque<std::pair<std::uint64_t, std::uint32_t>>& queued = impl_->queued_chunks;
+  YETO_CHECK(frames <= queued.size(), "take_back() on a stream that sends other frames");
+  const auto first = queued.end() - static_cast<std::ptrdiff_t>(frames);
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> chunks(first, queued.end());
+  queued.erase(first, queued.end());
+  impl_->sent.give_back(frames);
+  return chunks;
+}
+
+std::size_t FramedStream::unacknowledged_bytes() const {
+  return impl_->connection->unacknowledged_bytes();
+}
+Nanos FramedStream::shortest_round_trip() const { return impl_->connection->shortest_round_trip(); }
+void FramedStream::set_liveness(Nanos silence) { impl_->connection->set_liveness(silence); }
+void FramedStream::set_unacknowledged_limit(std::size_t bytes) {
+  impl_->connection->set_unacknowledged_limit(bytes);
+}
+
+std::optional<wire::ChunkPrefix> FramedStream::storing() const {
+  return impl_->storing ? std::optional(impl_->prefix) : std::nullopt;
 }
 
 std::size_t FramedStream::queued_bytes() const { return impl_->connection->queued_bytes(); }
@@ -383,6 +410,8 @@ void FramedStream::close_gracefully(Nanos limit, std::function<void()> done) {
 
 bool FramedStream::is_open() const { return impl_->open; }
 net::Address FramedStream::peer() const { return impl_->connection->peer(); }
+bool FramedStream::is_secure() const { return impl_->connection->is_secure(); }
+std::vector<std::string> FramedStream::peer_uris() const { return impl_->connection->peer_uris(); }
 std::uint64_t FramedStream::bytes_in() const { return impl_->connection->bytes_in(); }
 std::uint64_t FramedStream::bytes_out() const { return impl_->connection->bytes_out(); }
 

@@ -15,6 +15,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "yeto/base/bytes.h"
 #include "yeto/base/result.h"
@@ -36,6 +38,13 @@ struct ChunkTarget {
   MutableByteView target;            // kStore: exactly the chunk's bytes
   std::shared_ptr<void> keep_alive;  // kStore: of the target's memory, until the chunk is read
   std::string reason;                // kRefuse: the protocol error
+};
+
+// A chunk to send: its bytes stay where they are, kept alive by `keep_alive`.
+struct ChunkBody {
+  ByteView bytes;
+  std::uint32_t crc = 0;  // CRC-32C of `bytes`
+  std::shared_ptr<const void> keep_alive;
 };
 
 // Who reads a started stream.
@@ -75,14 +84,24 @@ class FramedStream {
 
   // Encodes and queues a frame. Nothing happens on a closed stream.
   void send(const wire::Message& message);
-  // Queues a CHUNK frame; `body` stays where it is, kept alive by `keep_alive`.
-  void send_chunk(std::uint64_t transfer, std::uint32_t index, ByteView body,
-                  std::shared_ptr<const void> keep_alive);
+  // Queues a CHUNK frame.
+  void send_chunk(std::uint64_t transfer, std::uint32_t index, ChunkBody body);
+  // Takes the newest queued frames of which nothing was sent out of the queue again: transfers and
+  // indices. Only for a stream that sends nothing but chunks.
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> take_back();
+  // Bytes in the process that wait to be sent, and in the kernel without an acknowledgement.
   std::size_t queued_bytes() const;
+  std::size_t unacknowledged_bytes() const;
+  Nanos shortest_round_trip() const;
+  // See Connection.
+  void set_liveness(Nanos silence);
+  void set_unacknowledged_limit(std::size_t bytes);
 
   // Asks the owner again about the parked chunk. No effect if none is parked.
   void unpark();
   bool parked() const;
+  // The chunk that is being stored now.
+  std::optional<wire::ChunkPrefix> storing() const;
   // If a chunk of this transfer is being stored now, the rest of it is discarded.
   void discard_current(std::uint64_t transfer);
 
@@ -93,6 +112,9 @@ class FramedStream {
   void close_gracefully(Nanos limit, std::function<void()> done = {});
   bool is_open() const;
   net::Address peer() const;
+  // Whom TLS has proven the peer to be (see net::Connection).
+  bool is_secure() const;
+  std::vector<std::string> peer_uris() const;
   std::uint64_t bytes_in() const;
   std::uint64_t bytes_out() const;
 

@@ -110,7 +110,7 @@ TEST_F(FramedStreamTest, MessagesArriveInOrderHoweverTheBytesAreCut) {
 TEST_F(FramedStreamTest, WhatIsSentIsAFrame) {
   stream->start(&owner);
   stream->send(wire::Goodbye{"bye"});
-  stream->send_chunk(7, 2, as_bytes_view("body"), nullptr);
+  stream->send_chunk(7, 2, {as_bytes_view("body"), crc32c(as_bytes_view("body")), nullptr});
   Bytes expected = frame(wire::Goodbye{"bye"}, 0);
   const Bytes second = frame(wire::Chunk{7, 2, {'b', 'o', 'd', 'y'}}, 1);
   expected.insert(expected.end(), second.begin(), second.end());

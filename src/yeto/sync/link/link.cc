@@ -2,9 +2,6 @@
 #include "yeto/sync/link/link.h"
 
 #include <algorithm>
-#include <deque>
-#include <map>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -15,9 +12,13 @@
 namespace yeto::sync {
 namespace {
 
-// A stream with less than this queued gets the next chunk.
-constexpr std::size_t kQueuedPerStream = std::size_t{1} << 20;
 constexpr Nanos kHeardEvery = 100 * kMillisecond;
+// How often the link looks at its streams while it sends, and otherwise.
+constexpr Nanos kTickBusy = 100 * kMillisecond;
+constexpr Nanos kTickIdle = kSecond;
+constexpr Nanos kHaveEvery = kSecond;
+// The kernel gives up a peer that acknowledges nothing for this many leases.
+constexpr int kSilentLeases = 4;
 
 bool is_handshake(wire::Type type) {
   return type == wire::Type::kChallenge || type == wire::Type::kHello ||
@@ -31,37 +32,89 @@ bool is_handshake(wire::Type type) {
 // ---------------------------------------------------------------------------------------
 
 void Link::Impl::start(std::unique_ptr<FramedStream> stream) {
-  YETO_CHECK(control == nullptr, "start() of a link twice");
-  control = std::move(stream);
-  data.resize(options.data_streams);
-  if (options.data_streams > 0) {
-    attach_timer = loop.after(options.attach_timeout, [self = shared_from_this()] {
-      self->lose(strf("only {} of {} data streams were attached within {}", self->attached,
-                      self->options.data_streams,
-                      human_seconds(seconds(self->options.attach_timeout))));
-    });
-  }
-  control->start(this);
+  YETO_CHECK(control.stream == nullptr, "start() of a link twice");
+  control.stream = std::move(stream);
+  control.carrier = ++last_carrier;
+  control.stream->set_liveness(kSilentLeases * options.lease);
+  over_control = options.data_streams == 0;
+  streamless_since = monotonic_now();
+  arm_tick();
+  control.stream->start(this);
 }
 
 Status Link::Impl::add_data_stream(std::unique_ptr<FramedStream> stream, std::uint16_t index) {
   if (!open) {
     return fail(ErrorCode::kClosed, "the session is over");
   }
-  if (index >= data.size() || data[index] != nullptr) {
+  if (index >= data.size()) {
     return fail(ErrorCode::kProtocol,
-                index >= data.size()
-                    ? strf("data stream {} of a session with {}", index, data.size())
-                    : strf("data stream {} is attached already", index),
+                strf("data stream {} of a session with {}", index, data.size()),
                 stream->peer().text());
   }
-  data[index] = std::move(stream);
-  if (++attached == data.size()) {
-    loop.cancel(std::exchange(attach_timer, 0));
+  Lane& lane = data[index];
+  const bool again = std::exchange(lane.had_one, true);
+  clear_lane(lane);
+  lane.stream = std::move(stream);
+  lane.carrier = ++last_carrier;
+  lane.pace = Pace();
+  lane.wrote_at = monotonic_now();
+  lane.read_at = lane.wrote_at;
+  lane.bytes_in = 0;
+  lane.stream->set_liveness(kSilentLeases * options.lease);
+  over_control = false;
+  lane.stream->start(this);
+  if (again) {
+    tell_what_is_here();
   }
-  data[index]->start(this);
   pump();
   return Unit{};
+}
+
+void Link::Impl::clear_lane(Lane& lane) {
+  if (lane.stream == nullptr) {
+    return;
+  }
+  take_back(lane);
+  if (const auto chunk = lane.stream->storing()) {
+    const auto found = incoming.find(chunk->transfer);
+    if (found != incoming.end() && found->second.state == Incoming::State::kReceiving) {
+      found->second.chunks->unplace(chunk->index);
+    }
+  }
+  lost_in += lane.stream->bytes_in();
+  lost_out += lane.stream->bytes_out();
+  ++streams_lost;
+  lane.stream.reset();
+  if (data_streams_open() == 0) {
+    streamless_since = monotonic_now();
+  }
+}
+
+void Link::Impl::drop_lane(std::size_t index, const std::string& reason) {
+  clear_lane(data[index]);
+  tell_what_is_here();
+  pump();
+  handler->on_data_stream_lost(static_cast<std::uint16_t>(index), reason);
+}
+
+Link::Impl::Lane* Link::Impl::lane_of(const FramedStream& stream) {
+  for (Lane& lane : data) {
+    if (lane.stream.get() == &stream) {
+      return &lane;
+    }
+  }
+  return &control;
+}
+
+bool Link::Impl::carries(wire::Carrier carrier) const {
+  return carrier == control.carrier || std::any_of(data.begin(), data.end(), [&](const Lane& lane) {
+           return lane.open() && lane.carrier == carrier;
+         });
+}
+
+std::size_t Link::Impl::data_streams_open() const {
+  return static_cast<std::size_t>(
+      std::count_if(data.begin(), data.end(), [](const Lane& lane) { return lane.open(); }));
 }
 
 void Link::Impl::heard() {
@@ -79,9 +132,10 @@ void Link::Impl::on_message(FramedStream& stream, wire::Message message) {
     return;
   }
   const wire::Type type = wire::type_of(message);
-  if (&stream != control.get() || is_handshake(type)) {
+  const bool on_control = &stream == control.stream.get();
+  if (!on_control || is_handshake(type)) {
     return lose(strf("{} on a {} stream of an admitted session", wire::type_name(type),
-                     &stream == control.get() ? "control" : "data"));
+                     on_control ? "control" : "data"));
   }
   if (const auto* offer = std::get_if<wire::Offer>(&message)) {
     on_offer(*offer);
@@ -94,30 +148,40 @@ void Link::Impl::on_message(FramedStream& stream, wire::Message message) {
   }
 }
 
-void Link::Impl::on_drained(FramedStream&) { pump(); }
+void Link::Impl::on_drained(FramedStream& stream) {
+  Lane& lane = *lane_of(stream);
+  const Nanos now = monotonic_now();
+  lane.wrote_at = now;
+  if (lane.pace.due(now)) {
+    sample(lane, now);
+  }
+  pump();
+}
 
 void Link::Impl::on_stream_closed(FramedStream& stream, const Error& error) {
   const auto self = shared_from_this();
-  std::string name = "control stream";
-  for (std::size_t i = 0; i < data.size(); ++i) {
-    if (data[i].get() == &stream) {
-      name = strf("data stream {}", i);
-    }
+  if (&stream == control.stream.get()) {
+    return lose(strf("control stream of {}: {}", error.where, error.what));
   }
-  lose(strf("{} of {}: {}", name, error.where, error.what));
+  const auto index = static_cast<std::size_t>(lane_of(stream) - data.data());
+  const std::string reason = strf("data stream {} of {}: {}", index, error.where, error.what);
+  if (error.code == ErrorCode::kProtocol) {
+    return lose(reason);
+  }
+  drop_lane(index, reason);
 }
 
 void Link::Impl::send(const wire::Message& message) {
-  if (!open || control == nullptr) {
+  if (!open || control.stream == nullptr) {
     return;
   }
-  control->send(message);
-  if (control->queued_bytes() > kMaxQueuedControlBytes && !overfull) {
+  control.stream->send(message);
+  if (control.stream->queued_bytes() > kMaxQueuedControlBytes && !overfull) {
     overfull = true;
     // Not inside the caller's call: it may be in the middle of something.
     post([](Impl& impl) {
       impl.lose(strf("the peer does not read: {} of control frames are queued",
-                     human_bytes(static_cast<double>(impl.control->queued_bytes()))));
+                     human_bytes(static_cast<double>(impl.control.stream->queued_bytes()))));
     });
   }
 }
@@ -131,20 +195,111 @@ void Link::Impl::post(std::function<void(Impl&)> task) {
   });
 }
 
+// ---- time
+// ------------------------------------------------------------------------------------------
+
+// Soon while something is on its way, otherwise now and then.
+void Link::Impl::arm_tick() {
+  const bool soon = !outgoing.empty() || !incoming.empty();
+  if (tick_timer != 0 && (tick_is_soon || !soon)) {
+    return;
+  }
+  loop.cancel(tick_timer);
+  tick_is_soon = soon;
+  tick_timer = loop.after(std::min(soon ? kTickBusy : kTickIdle, options.lease / 4),
+                          [weak = weak_from_this()] {
+                            const auto self = weak.lock();
+                            if (self != nullptr && self->open) {
+                              self->tick_timer = 0;
+                              self->tick();
+                            }
+                          });
+}
+
+void Link::Impl::tick() {
+  const Nanos now = monotonic_now();
+  for (Lane& lane : data) {
+    if (lane.open()) {
+      sample(lane, now);
+    }
+  }
+  if (over_control) {
+    sample(control, now);
+  }
+  drop_stalled(now);
+  if (!open) {
+    return;
+  }
+  const std::size_t streams = data_streams_open();
+  over_control =
+      options.data_streams == 0 || (streams == 0 && now - streamless_since >= options.lease);
+  if (streams < data.size() && now - have_sent_at >= kHaveEvery) {
+    tell_what_is_here();
+  }
+  ask_for_what_stalls(now);
+  keep_lanes_alive(now);
+  relieve_slow_lanes();
+  pump();
+  arm_tick();
+}
+
+void Link::Impl::sample(Lane& lane, Nanos now) {
+  const std::size_t unacknowledged = lane.stream->unacknowledged_bytes();
+  const std::uint64_t sent = lane.stream->bytes_out();
+  lane.pace.sample(now, sent - std::min<std::uint64_t>(sent, unacknowledged),
+                   lane.stream->queued_bytes() + unacknowledged);
+  const bool slow = lane.pace.unacknowledged_limit(0) != 0;
+  lane.stream->set_unacknowledged_limit(
+      slow ? lane.pace.unacknowledged_limit(lane.stream->shortest_round_trip()) : 0);
+}
+
+void Link::Impl::drop_stalled(Nanos now) {
+  if (now - last_heard >= options.lease / 2) {
+    return;  // a peer that is not heard is a matter of its lease
+  }
+  const std::string limit = human_seconds(seconds(options.lease));
+  for (std::size_t i = 0; open && i < data.size(); ++i) {
+    Lane& lane = data[i];
+    if (!lane.open()) {
+      continue;
+    }
+    if (lane.bytes_in != lane.stream->bytes_in()) {
+      lane.bytes_in = lane.stream->bytes_in();
+      lane.read_at = now;
+    }
+    const std::string who = strf("data stream {} of {}", i, lane.stream->peer().text());
+    if (lane.pace.stalled_for(now) >= options.lease) {
+      drop_lane(i, strf("{} delivered nothing for {} although the peer is heard", who, limit));
+    } else if (lane.stream->storing() && now - lane.read_at >= options.lease) {
+      drop_lane(i, strf("{} brought nothing for {} in the middle of a chunk", who, limit));
+    }
+  }
+}
+
+void Link::Impl::keep_lanes_alive(Nanos now) {
+  for (Lane& lane : data) {
+    if (lane.open() && lane.stream->queued_bytes() == 0 &&
+        now - lane.wrote_at >= options.idle_frame) {
+      lane.wrote_at = now;
+      lane.stream->send_chunk(0, 0, {});
+    }
+  }
+}
+
 // ---- end
 // -------------------------------------------------------------------------------------------
 
 void Link::Impl::close() {
   open = false;
   handler = nullptr;
-  loop.cancel(std::exchange(attach_timer, 0));
-  for (const auto& stream : data) {
-    if (stream != nullptr) {
-      stream->close();
+  loop.cancel(std::exchange(tick_timer, 0));
+  for (const Lane& lane : data) {
+    if (lane.stream != nullptr) {
+      lane.stream->close();
     }
   }
-  if (control != nullptr) {
-    control->close();
+  if (control.stream != nullptr) {
+    control.stream->close();
   }
   const auto dropped_in = std::exchange(incoming, {});
   const auto dropped_out = std::exchange(outgoing, {});
@@ -163,7 +318,8 @@ void Link::Impl::lose(const std::string& reason) {
       received.push_back(id);
     }
   }
-  std::vector<std::uint64_t> tickets;
+  std::vector<std::uint64_t> tickets(failed.begin(), failed.end());
+  failed.clear();
   for (const auto& [id, transfer] : outgoing) {
     tickets.push_back(transfer.ticket);
   }
@@ -185,243 +341,6 @@ void Link::Impl::lose(const std::string& reason) {
   if (!ended) {
     told->on_closed(reason);
   }
-}
-
-// ---- sending
-// ---------------------------------------------------------------------------------------
-
-void Link::Impl::send_transfer(Outgoing transfer) {
-  if (!open) {
-    return;
-  }
-  if (waiting.size() >= kMaxWaitingTransfers) {
-    post([ticket = transfer.ticket](Impl& impl) { impl.handler->on_sent(ticket, false); });
-    return;
-  }
-  waiting.push_back(std::move(transfer));
-  offer_waiting();
-}
-
-void Link::Impl::offer_waiting() {
-  while (open && !waiting.empty() && outgoing.size() < kMaxOpenTransfers) {
-    Outgoing transfer = std::move(waiting.front());
-    waiting.pop_front();
-    const std::uint64_t id = ++last_sent;
-    transfer.offer.transfer = id;
-    const bool push = transfer.offer.kind == wire::TransferKind::kPush;
-    transfer.state = push ? Outgoing::State::kSending : Outgoing::State::kOffered;
-    send(transfer.offer);
-    outgoing.emplace(id, std::move(transfer));
-  }
-  pump();
-}
-
-FramedStream* Link::Impl::emptiest_stream() {
-  FramedStream* best = nullptr;
-  const auto consider = [&best](FramedStream* stream) {
-    if (stream != nullptr && stream->is_open() && stream->queued_bytes() < kQueuedPerStream &&
-        (best == nullptr || stream->queued_bytes() < best->queued_bytes())) {
-      best = stream;
-    }
-  };
-  if (options.data_streams == 0) {
-    consider(control.get());
-  }
-  for (const auto& stream : data) {
-    consider(stream.get());
-  }
-  return best;
-}
-
-void Link::Impl::pump() {
-  if (!open) {
-    return;
-  }
-  for (auto& [id, transfer] : outgoing) {
-    while (transfer.state == Outgoing::State::kSending) {
-      if (transfer.chunks.exhausted()) {
-        transfer.state = Outgoing::State::kSent;
-        break;
-      }
-      FramedStream* const stream = emptiest_stream();
-      if (stream == nullptr) {
-        return;
-      }
-      const std::uint32_t index = *transfer.chunks.next();
-      const wire::ChunkRange range = transfer.chunks.plan().range(index);
-      stream->send_chunk(id, index, transfer.body.subspan(range.offset, range.bytes),
-                         transfer.keep_alive);
-    }
-  }
-}
-
-void Link::Impl::on_have(const wire::Have& have) {
-  const auto found = outgoing.find(have.transfer);
-  if (found == outgoing.end()) {
-    return lose(strf("HAVE of transfer {}, which is not open", have.transfer));
-  }
-  Outgoing& transfer = found->second;
-  if (have.accept == 0) {
-    return end_sending(have.transfer, false);
-  }
-  if (transfer.state != Outgoing::State::kOffered) {
-    return lose(strf("HAVE of transfer {}, which waits for none", have.transfer));
-  }
-  if (const auto skipped = transfer.chunks.skip(have.chunks); !skipped) {
-    return lose(strf("{} (transfer {})", skipped.error().what, have.transfer));
-  }
-  transfer.state = Outgoing::State::kSending;
-  pump();
-}
-
-void Link::Impl::on_done(const wire::Done& done) {
-  const auto found = outgoing.find(done.transfer);
-  if (found == outgoing.end() || found->second.state != Outgoing::State::kSent) {
-    return lose(strf("DONE of transfer {}, which is not sent", done.transfer));
-  }
-  end_sending(done.transfer, done.ok != 0);
-}
-
-void Link::Impl::end_sending(std::uint64_t transfer, bool ok) {
-  const auto ended_transfer = outgoing.extract(transfer);
-  offer_waiting();
-  if (open) {
-    handler->on_sent(ended_transfer.mapped().ticket, ok);
-  }
-}
-
-// ---- receiving
-// -------------------------------------------------------------------------------------
-
-void Link::Impl::on_offer(const wire::Offer& offer) {
-  if (offer.transfer <= highest_offer) {
-    return lose(strf("OFFER of transfer {} after {}", offer.transfer, highest_offer));
-  }
-  highest_offer = offer.transfer;
-  if (incoming.size() >= kMaxOpenTransfers) {
-    send(wire::Have{offer.transfer, 0, strf("{} transfers are open", kMaxOpenTransfers), {}});
-  } else {
-    incoming[offer.transfer].offer = offer;
-    handler->on_offer(offer);
-  }
-  // Its chunks may be waiting, to be stored or discarded.
-  unpark();
-}
-
-void Link::Impl::accept(std::uint64_t id, MutableByteView target,
-                        std::shared_ptr<void> keep_alive) {
-  if (!open) {
-    return;
-  }
-  const auto found = incoming.find(id);
-  YETO_CHECK(found != incoming.end() && found->second.state == Incoming::State::kOffered,
-             "accept() of a transfer that is not offered");
-  Incoming& transfer = found->second;
-  YETO_CHECK(target.size() == transfer.offer.bytes, "accept() with a target of another size");
-  transfer.state = Incoming::State::kReceiving;
-  transfer.chunks.emplace(target, options.chunk_bytes);
-  transfer.keep_alive = std::move(keep_alive);
-  if (transfer.offer.kind != wire::TransferKind::kPush) {
-    send(wire::Have{id, 1, {}, {}});
-  }
-  post([id](Impl& impl) {
-    impl.complete(id);  // a transfer of no bytes
-    impl.unpark();
-  });
-}
-
-void Link::Impl::refuse(std::uint64_t id, std::string reason) {
-  if (!open || incoming.erase(id) == 0) {
-    return;
-  }
-  for (const auto& stream : data) {
-    if (stream != nullptr) {
-      stream->discard_current(id);
-    }
-  }
-  if (control != nullptr) {
-    control->discard_current(id);
-  }
-  send(wire::Have{id, 0, std::move(reason), {}});
-  post([](Impl& impl) { impl.unpark(); });
-}
-
-void Link::Impl::finish_receive(std::uint64_t id, bool ok) {
-  if (!open) {
-    return;
-  }
-  const auto found = incoming.find(id);
-  YETO_CHECK(found != incoming.end() && found->second.state == Incoming::State::kReceived,
-             "finish_receive() of a transfer that is not received");
-  incoming.erase(found);
-  send(wire::Done{id, static_cast<std::uint8_t>(ok ? 1 : 0)});
-}
-
-void Link::Impl::unpark() {
-  const auto self = shared_from_this();
-  for (std::size_t i = 0; open && i < data.size(); ++i) {
-    if (data[i] != nullptr) {
-      data[i]->unpark();
-    }
-  }
-  if (open && control != nullptr) {
-    control->unpark();
-  }
-}
-
-ChunkTarget Link::Impl::on_chunk(FramedStream& stream, const wire::ChunkPrefix& prefix) {
-  using Way = ChunkTarget::Way;
-  const bool on_control = &stream == control.get();
-  if (on_control && options.data_streams > 0) {
-    return {
-        Way::kRefuse, {}, nullptr, "CHUNK on the control stream of a session with data streams"};
-  }
-  if (prefix.transfer > highest_offer) {
-    if (on_control) {
-      return {Way::kRefuse, {}, nullptr, "CHUNK before its OFFER"};
-    }
-    return {Way::kPark, {}, nullptr, {}};
-  }
-  const auto found = incoming.find(prefix.transfer);
-  if (found == incoming.end()) {
-    return {Way::kDiscard, {}, nullptr, {}};
-  }
-  Incoming& transfer = found->second;
-  if (transfer.state == Incoming::State::kOffered) {
-    if (transfer.offer.kind != wire::TransferKind::kPush) {
-      return {Way::kRefuse, {}, nullptr, "CHUNK before HAVE"};
-    }
-    return {Way::kPark, {}, nullptr, {}};
-  }
-  const auto place = transfer.chunks->place(prefix.index, prefix.bytes);
-  if (!place) {
-    return {Way::kRefuse, {}, nullptr, place.error().what};
-  }
-  if (!*place) {
-    return {Way::kDiscard, {}, nullptr, {}};
-  }
-  return {Way::kStore, **place, transfer.keep_alive, {}};
-}
-
-void Link::Impl::on_chunk_read(FramedStream&, const wire::ChunkPrefix& prefix, bool stored) {
-  const auto self = shared_from_this();
-  heard();
-  if (!open || !stored) {
-    return;
-  }
-  incoming.at(prefix.transfer).chunks->mark(prefix.index);
-  complete(prefix.transfer);
-}
-
-void Link::Impl::complete(std::uint64_t id) {
-  const auto found = incoming.find(id);
-  if (found == incoming.end() || found->second.state != Incoming::State::kReceiving ||
-      !found->second.chunks->complete()) {
-    return;
-  }
-  found->second.state = Incoming::State::kReceived;
-  found->second.keep_alive = nullptr;
-  handler->on_received(id, true);
 }
 
 // ---- Link
@@ -466,6 +385,8 @@ void Link::send_transfer(std::uint64_t ticket, wire::Offer offer, ByteView body,
                                       {body.size(), impl_->options.chunk_bytes}});
 }
 
+void Link::abort_transfer(std::uint64_t ticket) { impl_->abort_transfer(ticket); }
+
 void Link::accept(std::uint64_t transfer, MutableByteView target,
                   std::shared_ptr<void> keep_alive) {
   impl_->accept(transfer, target, std::move(keep_alive));
@@ -486,17 +407,17 @@ void Link::close() {
 
 void Link::close_gracefully(Nanos limit, std::function<void()> done) {
   const auto self = impl_;
-  if (self->control != nullptr && self->open) {
-    // The data streams stay until the peer has read the farewell and closes: it takes the loss of
-    // any stream for the loss of the session.
-    auto data = std::make_shared<std::vector<std::unique_ptr<FramedStream>>>(std::move(self->data));
-    for (const auto& stream : *data) {
-      if (stream != nullptr) {
-        stream->detach();
+  if (self->control.stream != nullptr && self->open) {
+    // The data streams stay until the peer has read the farewell and closes: it would bring new
+    // ones for them.
+    auto data = std::make_shared<std::vector<Impl::Lane>>(std::move(self->data));
+    for (const Impl::Lane& lane : *data) {
+      if (lane.stream != nullptr) {
+        lane.stream->detach();
       }
     }
     self->data.clear();
-    self->control->close_gracefully(limit, [data, after = std::move(done)] {
+    self->control.stream->close_gracefully(limit, [data, after = std::move(done)] {
       data->clear();
       if (after) {
         after();
@@ -512,16 +433,20 @@ bool Link::is_open() const { return impl_->open; }
 
 LinkCounters Link::counters() const {
   LinkCounters counters;
-  const auto add = [&counters](const std::unique_ptr<FramedStream>& stream) {
-    if (stream != nullptr) {
-      counters.bytes_in += stream->bytes_in();
-      counters.bytes_out += stream->bytes_out();
+  counters.bytes_in = impl_->lost_in;
+  counters.bytes_out = impl_->lost_out;
+  const auto add = [&counters](const Impl::Lane& lane) {
+    if (lane.stream != nullptr) {
+      counters.bytes_in += lane.stream->bytes_in();
+      counters.bytes_out += lane.stream->bytes_out();
     }
   };
   add(impl_->control);
   std::for_each(impl_->data.begin(), impl_->data.end(), add);
   counters.open_in = impl_->incoming.size();
   counters.open_out = impl_->outgoing.size() + impl_->waiting.size();
+  counters.data_streams = impl_->data_streams_open();
+  counters.data_streams_lost = impl_->streams_lost;
   return counters;
 }
 

@@ -10,6 +10,7 @@
 #include "yeto/base/digest.h"
 #include "yeto/base/format.h"
 #include "yeto/base/rng.h"
+#include "yeto/sync/link/link_test_recorder.h"
 #include "yeto/sync/link/link_test_streams.h"
 
 namespace yeto::sync {
@@ -17,81 +18,6 @@ namespace {
 
 using wire::Direction;
 using wire::TransferKind;
-
-// Accepts every offer into memory of its own, unless told otherwise.
-class Recorder : public LinkHandler {
- public:
-  enum class Answer { kAccept, kRefuse, kLater };
-
-  void on_message(wire::Message message) override {
-    messages.push_back(std::move(message));
-    if (act) {
-      act();
-    }
-  }
-  void on_offer(const wire::Offer& offer) override {
-    offers.push_back(offer);
-    if (answer == Answer::kAccept) {
-      accept(offer);
-    } else if (answer == Answer::kRefuse) {
-      link->refuse(offer.transfer, "not now");
-    }
-  }
-  void accept(const wire::Offer& offer) {
-    auto body = std::make_shared<Bytes>(offer.bytes);
-    bodies[offer.transfer] = body;
-    inside_accept = true;
-    link->accept(offer.transfer, *body, body);
-    inside_accept = false;
-  }
-  void on_received(std::uint64_t transfer, bool ok) override {
-    EXPECT_FALSE(inside_accept);
-    EXPECT_EQ(received.count(transfer), 0u) << "told twice";
-    received[transfer] = ok;
-    if (ok && finish) {
-      link->finish_receive(transfer, digest_ok);
-    }
-  }
-  void on_sent(std::uint64_t ticket, bool ok) override {
-    EXPECT_FALSE(closed) << "on_closed comes last";
-    EXPECT_EQ(sent.count(ticket), 0u) << "told twice";
-    sent[ticket] = ok;
-  }
-  void on_heard() override { ++heard; }
-  void on_closed(const std::string& reason) override {
-    EXPECT_FALSE(closed) << "told twice";
-    closed = reason;
-  }
-
-  Link* link = nullptr;
-  Answer answer = Answer::kAccept;
-  bool finish = true;
-  bool digest_ok = true;
-  bool inside_accept = false;
-  std::function<void()> act;
-  std::vector<wire::Message> messages;
-  std::vector<wire::Offer> offers;
-  std::map<std::uint64_t, std::shared_ptr<Bytes>> bodies;
-  std::map<std::uint64_t, bool> received;
-  std::map<std::uint64_t, bool> sent;
-  int heard = 0;
-  std::optional<std::string> closed;
-};
-
-std::shared_ptr<const Bytes> random_body(std::uint64_t seed, std::size_t size) {
-  Rng rng(seed);
-  auto body = std::make_shared<Bytes>(size);
-  for (auto& byte : *body) {
-    byte = static_cast<std::uint8_t>(rng.next());
-  }
-  return body;
-}
-
-wire::Offer offer_of(TransferKind kind) {
-  wire::Offer offer;
-  offer.kind = kind;
-  return offer;
-}
 
 class LinkTest : public LoopbackTest {
  protected:
@@ -102,7 +28,7 @@ class LinkTest : public LoopbackTest {
     of.incoming = incoming;
     of.chunk_bytes = kChunk;
     of.data_streams = streams;
-    of.attach_timeout = kTestLimit;
+    of.lease = kTestLimit;
     return of;
   }
 
@@ -368,11 +294,7 @@ TEST_F(LinkTest, BrokenRulesCloseTheLinkByName) {
       {"DONE of transfer 4, which is not sent", [this] { raw_send(0, wire::Done{4, 1}); }},
       {"HELLO on a control stream of an admitted session", [this] { raw_send(0, wire::Hello{}); }},
       {"LIMIT on a data stream of an admitted session", [this] { raw_send(1, wire::Limit{}); }},
-      {"CHUNK on the control stream",
-       [this] {
-         raw_offer(1, TransferKind::kPush, 5);
-         raw_send(0, wire::Chunk{1, 0, Bytes(5)});
-       }},
+      {"CHUNK before its OFFER", [this] { raw_send(0, wire::Chunk{1, 0, Bytes(5)}); }},
       {"CHUNK before HAVE",
        [this] {
          syncer.answer = Recorder::Answer::kLater;
@@ -397,14 +319,6 @@ TEST_F(LinkTest, BrokenRulesCloseTheLinkByName) {
          frame.back() ^= 1;
          write(*raw[1], frame);
        }},
-      {"data stream 0 of 127.0.0.1:",
-       [this] {
-         Bytes frame =
-             wire::encode_frame(wire::Type::kChunk, 0, wire::encode(wire::Chunk{1, 0, Bytes(5)}));
-         frame.pop_back();
-         write(*raw[1], frame);
-         raw[1]->close_gracefully(kTestLimit);
-       }},
       {"control stream of 127.0.0.1:", [this] { raw[0].reset(); }},
   };
   for (const auto& [what, break_rule] : cases) {
@@ -414,11 +328,6 @@ TEST_F(LinkTest, BrokenRulesCloseTheLinkByName) {
     sequences.clear();
     make_raw_session(1);
     break_rule();
-    if (what.starts_with("data stream 0")) {
-      // Parked chunks are not read on, so the loss shows when the OFFER lets them go.
-      settle();
-      raw_offer(1, TransferKind::kPush, 5);
-    }
     expect_closed(what);
     for (const auto& [transfer, ok] : syncer.received) {
       EXPECT_FALSE(ok) << transfer;
@@ -485,28 +394,15 @@ TEST_F(LinkTest, TransfersWaitForTheFirstDataStream) {
   EXPECT_EQ(*syncer.bodies[1], *body);
 }
 
-TEST_F(LinkTest, WrongDataStreamIsRefusedAndTheLinkStays) {
+TEST_F(LinkTest, DataStreamOutOfRangeIsRefusedAndTheLinkStays) {
   make_links(2);
   attach(0);
-  for (const auto& [index, what] : std::map<std::uint16_t, std::string>{
-           {0, "data stream 0 is attached already"}, {2, "data stream 2 of a session with 2"}}) {
-    Ends ends = connect();
-    const Status status = syncer_link->add_data_stream(
-        std::make_unique<FramedStream>(loop, std::move(ends.second), Direction::kToSyncer), index);
-    ASSERT_FALSE(status);
-    EXPECT_EQ(status.error().what, what);
-  }
-  EXPECT_TRUE(syncer_link->is_open());
-}
-
-TEST_F(LinkTest, MissingDataStreamsEndTheLink) {
-  LinkOptions of = options(Direction::kToSyncer, 3);
-  of.attach_timeout = 20 * kMillisecond;
-  syncer_link = std::make_unique<Link>(loop, of, &syncer);
   Ends ends = connect();
-  syncer_link->start(
-      std::make_unique<FramedStream>(loop, std::move(ends.second), Direction::kToSyncer));
-  expect_closed("only 0 of 3 data streams were attached within");
+  const Status status = syncer_link->add_data_stream(
+      std::make_unique<FramedStream>(loop, std::move(ends.second), Direction::kToSyncer), 2);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().what, "data stream 2 of a session with 2");
+  EXPECT_TRUE(syncer_link->is_open());
 }
 
 TEST_F(LinkTest, OffersOverTheLimitAreRefusedAndSendersHoldThemBack) {
@@ -582,6 +478,135 @@ TEST_F(LinkTest, PeerThatStopsReadingControlIsCutOff) {
     settle();
   }
   expect_closed("the peer does not read: ");
+}
+
+TEST_F(LinkTest, WithdrawnTransferEndsOnBothSidesInEveryState) {
+  make_session(1);
+  learner.answer = Recorder::Answer::kLater;
+  const auto body = random_body(1, std::size_t{64} << 20);
+  for (std::uint64_t ticket = 1; ticket <= kMaxOpenTransfers + 1; ++ticket) {
+    syncer_link->send_transfer(ticket, offer_of(TransferKind::kBroadcast),
+                               ticket == 2 ? body : random_body(ticket, 10));
+  }
+  EXPECT_TRUE(wait([&] { return learner.offers.size() == kMaxOpenTransfers; }));
+  // Not offered yet; offered and not answered; on its way; unknown.
+  syncer_link->abort_transfer(kMaxOpenTransfers + 1);
+  syncer_link->abort_transfer(1);
+  EXPECT_TRUE(syncer.sent.empty()) << "never inside the call";
+  learner.accept(learner.offers[1]);
+  EXPECT_TRUE(wait([&] { return learner_link->counters().bytes_in > (1U << 20); }));
+  syncer_link->abort_transfer(2);
+  syncer_link->abort_transfer(2);
+  syncer_link->abort_transfer(1'000);
+  EXPECT_TRUE(wait([&] { return syncer.sent.size() == 3 && learner.received.size() == 1; }));
+  EXPECT_EQ(syncer.sent, (std::map<std::uint64_t, bool>{
+                             {1, false}, {2, false}, {kMaxOpenTransfers + 1, false}}));
+  EXPECT_EQ(learner.received, (std::map<std::uint64_t, bool>{{2, false}}));
+  // An answer that comes too late is owed nothing more than the end.
+  learner.accept(learner.offers[0]);
+  EXPECT_TRUE(wait([&] { return learner.received.size() == 2; }));
+  EXPECT_FALSE(learner.received[1]);
+  // The rest goes on.
+  learner.accept(learner.offers[2]);
+  EXPECT_TRUE(wait([&] { return syncer.sent.count(3) == 1; }));
+  EXPECT_TRUE(syncer.sent[3]);
+  EXPECT_FALSE(syncer.closed || learner.closed);
+  EXPECT_LT(syncer_link->counters().bytes_out, body->size()) << "the rest was never sent";
+}
+
+TEST_F(LinkTest, WithdrawalMayCrossTheEndOfItsTransfer) {
+  make_raw_session(0);
+  syncer.finish = false;
+  raw_offer(1, TransferKind::kPush, 3);
+  raw_send(0, wire::Chunk{1, 0, Bytes(3)});
+  EXPECT_TRUE(wait([&] { return syncer.received.count(1) == 1; }));
+  wire::Offer withdrawal = offer_of(TransferKind::kPush);
+  withdrawal.transfer = 1;
+  withdrawal.parts = 0;
+  raw_send(0, withdrawal);
+  raw_send(0, withdrawal);
+  raw_send(0, wire::Limit{});
+  EXPECT_TRUE(wait([&] { return syncer.messages.size() == 1; }));
+  syncer_link->finish_receive(1, true);  // the owner could not know
+  EXPECT_EQ(syncer.received, (std::map<std::uint64_t, bool>{{1, true}})) << "told once";
+  // HAVE and DONE of a transfer that this side has withdrawn.
+  syncer_link->send_transfer(9, offer_of(TransferKind::kBroadcast), random_body(1, 5));
+  EXPECT_EQ(std::get<wire::Offer>(raw_read()).parts, 1u);
+  syncer_link->abort_transfer(9);
+  EXPECT_EQ(std::get<wire::Offer>(raw_read()).parts, 0u);
+  raw_send(0, wire::Have{1, 1, {}, {}});
+  raw_send(0, wire::Done{1, 1});
+  raw_send(0, wire::Limit{});
+  EXPECT_TRUE(wait([&] { return syncer.messages.size() == 2; }));
+  EXPECT_EQ(syncer.sent, (std::map<std::uint64_t, bool>{{9, false}}));
+  EXPECT_FALSE(syncer.closed);
+}
+
+TEST_F(LinkTest, LossAnswersWhatWasBrokenOffJustBefore) {
+  make_session(1);
+  learner.answer = Recorder::Answer::kLater;
+  syncer_link->send_transfer(1, offer_of(TransferKind::kBroadcast), random_body(1, 10));
+  syncer.act = [&] {
+    syncer_link->abort_transfer(1);
+    learner_link->close();
+  };
+  learner_link->send(wire::Limit{});
+  EXPECT_TRUE(wait([&] { return syncer.closed.has_value(); }));
+  EXPECT_EQ(syncer.sent, (std::map<std::uint64_t, bool>{{1, false}}));
+}
+
+TEST_F(LinkTest, ChunkThatComesOverAnotherStreamEndsTheOneInTheMiddleOfIt) {
+  make_raw_session(2);
+  raw_offer(1, TransferKind::kPush, kChunk);
+  Bytes frame =
+      wire::encode_frame(wire::Type::kChunk, 0, wire::encode(wire::Chunk{1, 0, Bytes(kChunk, 1)}));
+  frame.resize(kChunk / 2);
+  write(*raw[1], frame);
+  EXPECT_TRUE(wait([&] { return syncer_link->counters().bytes_in > kChunk / 2; }));
+  raw_send(2, wire::Chunk{1, 0, Bytes(kChunk, 2)});
+  EXPECT_TRUE(wait([&] { return syncer.received.count(1) == 1; }));
+  EXPECT_EQ(*syncer.bodies[1], Bytes(kChunk, 2));
+  ASSERT_EQ(syncer.lost.size(), 1u);
+  EXPECT_EQ(syncer.lost[0].first, 0u);
+  EXPECT_EQ(syncer_link->counters().data_streams, 1u);
+  // The loss is told to the sender as well: what is here.
+  const auto have = std::get<wire::Have>(raw_read());
+  EXPECT_EQ(have.transfer, 1u);
+  EXPECT_EQ(have.chunks, Bytes(1, 0));
+  EXPECT_FALSE(syncer.closed);
+}
+
+TEST_F(LinkTest, HaveOfATransferUnderWayAsksForWhatALostStreamCarried) {
+  make_raw_session(2);
+  const auto body = random_body(1, 4 * kChunk);
+  syncer_link->send_transfer(1, offer_of(TransferKind::kPush), body);
+  EXPECT_TRUE(wait([&] { return syncer_link->counters().bytes_out > body->size(); }));
+  EXPECT_EQ(std::get<wire::Offer>(raw_read()).transfer, 1u);
+  raw[1].reset();
+  EXPECT_TRUE(wait([&] { return syncer.lost.size() == 1; }));
+  raw[2].reset();
+  EXPECT_TRUE(wait([&] { return syncer.lost.size() == 2; }));
+  // A new one comes for index 0, and only chunk 2 had arrived.
+  const std::uint64_t before = syncer_link->counters().bytes_out;
+  Ends ends = connect();
+  ASSERT_TRUE(syncer_link->add_data_stream(
+      std::make_unique<FramedStream>(loop, std::move(ends.second), Direction::kToSyncer), 0));
+  raw_send(0, wire::Have{1, 1, {}, {0x04}});
+  EXPECT_TRUE(wait([&] { return syncer_link->counters().bytes_out - before > 3 * kChunk; }));
+  settle();
+  EXPECT_LT(syncer_link->counters().bytes_out - before, 4 * kChunk);
+  raw_send(0, wire::Done{1, 1});
+  EXPECT_TRUE(wait([&] { return syncer.sent.count(1) == 1; }));
+  EXPECT_TRUE(syncer.sent[1]);
+}
+
+TEST_F(LinkTest, EmptyChunkOfTransferZeroIsOnlyHeard) {
+  make_raw_session(1);
+  const int before = syncer.heard;
+  raw_send(1, wire::Chunk{0, 0, {}});
+  EXPECT_TRUE(wait([&] { return syncer.heard > before; }));
+  EXPECT_TRUE(syncer.received.empty());
+  EXPECT_FALSE(syncer.closed);
 }
 
 }  // namespace

@@ -29,11 +29,14 @@ class LoopbackTest : public ::testing::Test {
 
   bool wait(const std::function<bool()>& done) { return loop.run_until(done, kTestLimit); }
 
-  // The connecting and the accepting end.
-  Ends connect() {
+  net::Address address() const { return listener_->address(); }
+
+  // The connecting and the accepting end; `to` leads to the listener.
+  Ends connect() { return connect(address()); }
+  Ends connect(const net::Address& to) {
     Ends ends;
     const auto connecting = net::connect(
-        loop, listener_->address(), kTestLimit,
+        loop, to, kTestLimit,
         [&](Result<std::unique_ptr<net::Connection>> c) { ends.first = std::move(*c); });
     EXPECT_TRUE(wait([&] { return ends.first != nullptr && !accepted_.empty(); }));
     ends.second = std::move(accepted_.front());

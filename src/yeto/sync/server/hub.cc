@@ -21,12 +21,10 @@ class Hub::Session final : public LinkHandler {
   Session(Hub& hub, const Candidate& candidate, const wire::Welcome& welcome)
       : token(welcome.session),
         key(candidate.key),
-        attached(candidate.streams, false),
+        streams(candidate.streams),
         hub_(hub),
         conn_(candidate.conn),
-        link(hub.loop_,
-             LinkOptions{wire::Direction::kToSyncer, welcome.chunk_bytes, candidate.streams},
-             this) {}
+        link(hub.loop_, link_options(hub, candidate, welcome), this) {}
 
   void on_message(wire::Message message) override {
     hub_.feed_(MessageArrived{conn_, std::move(message)});
@@ -50,14 +48,28 @@ class Hub::Session final : public LinkHandler {
     hub_.feed_(TransferSent{conn_, ticket, ok});
   }
   void on_heard() override { hub_.feed_(Heard{conn_}); }
+  void on_data_stream_lost(std::uint16_t, const std::string& reason) override {
+    log(LogLevel::kInfo, "syncer", "connection {}: {}", conn_, reason);
+  }
   void on_closed(const std::string& reason) override { hub_.lost(conn_, reason); }
 
   const wire::SessionToken token;
   const SessionKey key;
-  std::vector<bool> attached;  // data streams by index
+  const std::uint16_t streams;
   std::map<std::uint64_t, BufferId> receiving;
 
  private:
+  static LinkOptions link_options(const Hub& hub, const Candidate& candidate,
+                                  const wire::Welcome& welcome) {
+    LinkOptions options;
+    options.incoming = wire::Direction::kToSyncer;
+    options.chunk_bytes = welcome.chunk_bytes;
+    options.data_streams = candidate.streams;
+    options.lease = static_cast<Nanos>(welcome.lease_ms) * kMillisecond;
+    options.crcs = hub.crcs_;
+    return options;
+  }
+
   Hub& hub_;
   const ConnId conn_;
 
@@ -76,6 +88,7 @@ Hub::Hub(net::Loop& loop, const DoorOptions& door, Jobs& jobs, std::function<voi
       run_token_(door.run_token),
       jobs_(jobs),
       feed_(std::move(feed)),
+      crcs_(std::make_shared<ChunkCrcs>()),
       farewells_(std::make_shared<Farewells>()),
       door_(loop, door, this) {}
 
@@ -140,14 +153,10 @@ std::optional<SessionKey> Hub::key_of_session(const wire::SessionToken& token) {
 
 Status Hub::on_attach(const wire::Attach& attach, std::unique_ptr<FramedStream>& stream) {
   Session& session = *sessions_.at(tokens_.at(attach.session));
-  if (attach.stream >= session.attached.size()) {
+  if (attach.stream >= session.streams) {
     return fail(ErrorCode::kProtocol, strf("ATTACH of data stream {}, but HELLO announced {}",
-                                           attach.stream, session.attached.size()));
+                                           attach.stream, session.streams));
   }
-  if (session.attached[attach.stream]) {
-    return fail(ErrorCode::kProtocol, strf("data stream {} is attached already", attach.stream));
-  }
-  session.attached[attach.stream] = true;
   stream->send(wire::Attached{attach.stream});
   return session.link.add_data_stream(std::move(stream), attach.stream);
 }
@@ -224,6 +233,12 @@ void Hub::carry_out(const SendTransfer& action) {
     return;
   }
   session->link.send_transfer(action.ticket, action.offer, std::move(body));
+}
+
+void Hub::carry_out(const AbortTransfer& action) {
+  if (Session* session = find(action.conn)) {
+    session->link.abort_transfer(action.ticket);
+  }
 }
 
 void Hub::say_farewell(std::unique_ptr<Session> session, Nanos limit) {

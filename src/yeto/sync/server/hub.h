@@ -14,6 +14,7 @@
 #include "yeto/net/loop.h"
 #include "yeto/sync/core/events.h"
 #include "yeto/sync/jobs/jobs.h"
+#include "yeto/sync/link/chunk_crcs.h"
 #include "yeto/sync/server/door.h"
 
 namespace yeto::sync {
@@ -41,6 +42,7 @@ class Hub final : public DoorHandler {
   void carry_out(const AcceptTransfer& action);
   void carry_out(const RefuseTransfer& action);
   void carry_out(const SendTransfer& action);
+  void carry_out(const AbortTransfer& action);
 
   // Closes door and sessions without further events; queued control frames get `limit` to leave.
   // `done` is called once, never inside this call.
@@ -75,6 +77,7 @@ class Hub final : public DoorHandler {
   std::map<ConnId, std::unique_ptr<Session>> sessions_;
   std::map<wire::SessionToken, ConnId> tokens_;
   std::vector<std::unique_ptr<Session>> retired_;
+  const std::shared_ptr<ChunkCrcs> crcs_;  // of the images all sessions send
   std::shared_ptr<Farewells> farewells_;
   Candidate candidate_;
   Door door_;
