@@ -86,6 +86,7 @@ Result<CopyFound> look_at_copy(const store::ObjectStore& target) {
       found.highest_term = std::max(found.highest_term, *term);
       if (is_manifest(key)) {
         found.newest_manifest = key;
+        found.manifest_term = *term;
       }
     }
   }
@@ -104,7 +105,7 @@ Status fetch_copy(const store::ObjectStore& target, const CopyFound& found, std:
                 strf("the checkpoint belongs to run {}, not to {}", manifest.run_id, run_id),
                 target.place(), "give the place of this run");
   }
-  const std::uint64_t term = *term_of(found.newest_manifest);
+  const std::uint64_t term = found.manifest_term;
   YETO_TRY(fetch_file(target, term, manifest.layout, folder));
   for (const FileEntry& file : manifest.fragments) {
     YETO_TRY(fetch_file(target, term, file, folder));
@@ -114,7 +115,8 @@ Status fetch_copy(const store::ObjectStore& target, const CopyFound& found, std:
 
 }  // namespace checkpoint
 
-CheckpointCopy::CheckpointCopy(Options options) : options_(std::move(options)) {
+CheckpointCopy::CheckpointCopy(Options options)
+    : options_(std::move(options)), claimed_(options_.claimed) {
   thread_ = JoiningThread([this] { copy_offers(); });
 }
 
@@ -239,8 +241,23 @@ Status CheckpointCopy::copy_file(const checkpoint::FileEntry& file) {
   return Unit{};
 }
 
+// The target could not be reached when the syncer began.
+Status CheckpointCopy::claim() {
+  YETO_ASSIGN(const bool ours,
+              checkpoint::claim_term(*options_.target, options_.term, options_.run_id));
+  if (!ours) {
+    return fail(ErrorCode::kConflict, strf("term {} is taken by another syncer", options_.term),
+                options_.target->place(), "start this syncer again, so that it takes another term");
+  }
+  claimed_ = true;
+  return Unit{};
+}
+
 Status CheckpointCopy::copy(const checkpoint::Manifest& manifest) {
   YETO_TRY(list_below_own_term());
+  if (!claimed_) {
+    YETO_TRY(claim());
+  }
   YETO_TRY(copy_file(manifest.layout));
   for (const checkpoint::FileEntry& file : manifest.fragments) {
     YETO_TRY(copy_file(file));

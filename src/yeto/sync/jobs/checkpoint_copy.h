@@ -29,8 +29,9 @@ namespace checkpoint {
 
 // What a target holds before a syncer writes to it.
 struct CopyFound {
-  std::uint64_t highest_term = 0;  // 0: nothing there
-  std::string newest_manifest;     // its key; empty: no whole checkpoint
+  std::uint64_t highest_term = 0;   // 0: nothing there
+  std::string newest_manifest;      // its key; empty: no whole checkpoint
+  std::uint64_t manifest_term = 0;  // of that key
 };
 // kIo, kPermission, kNotFound (no such bucket), kUnreachable.
 Result<CopyFound> look_at_copy(const store::ObjectStore& target);
@@ -55,8 +56,10 @@ class CheckpointCopy {
   struct Options {
     std::shared_ptr<store::ObjectStore> source;  // the checkpoint folder
     std::shared_ptr<store::ObjectStore> target;
-    std::uint64_t term = 0;  // claimed before
-    bool wait = false;       // offer() returns when the copy is whole: it is the only durable one
+    std::string run_id;
+    std::uint64_t term = 0;
+    bool claimed = false;  // else the term is claimed before the first copy
+    bool wait = false;     // offer() returns when the copy is whole: it is the only durable one
   };
   explicit CheckpointCopy(Options options);
   ~CheckpointCopy();
@@ -78,12 +81,14 @@ class CheckpointCopy {
   };
   void copy_offers();
   Status copy(const checkpoint::Manifest& manifest);
+  Status claim();
   Status copy_file(const checkpoint::FileEntry& file);
   Result<std::vector<std::string>> list_below_own_term() const;
   Status remove_old_objects(const checkpoint::Manifest& manifest);
 
   const Options options_;
-  std::set<std::string> copied_;  // files of this term in the target; the thread's own
+  bool claimed_;                  // the thread's own, as is
+  std::set<std::string> copied_;  // files of this term in the target
   mutable Mutex mutex_;
   mutable ConditionVariable changed_;
   std::optional<Waiting> next_ YETO_GUARDED_BY(mutex_);

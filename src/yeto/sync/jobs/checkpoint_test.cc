@@ -10,7 +10,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include "yeto/base/files.h"
 #include "yeto/sync/jobs/testing.h"
@@ -28,7 +31,7 @@ using testing::TestRun;
 // A state with all fields in use.
 void dress(CoreState& state) {
   state.term = 3;
-  state.seats = {{0, 123456789012345ULL, true}, {7, 5, false}};
+  state.seats = {{0, 123456789012345ULL, true, {4, 0}}, {7, 5, false, {}}};
   state.ledger = {100, 60, 10, 30};
   state.forks = {{1, std::vector<std::uint64_t>(state.versions.size(), 0)},
                  {3, std::vector<std::uint64_t>(state.versions.size(), 1)}};
@@ -46,21 +49,29 @@ void dress(CoreState& state) {
 struct Commit {
   std::vector<std::uint64_t> versions;
   std::vector<wire::Digest32> digests;
+  std::vector<wire::Digest16> shown;  // of the public values
 };
+Commit commit_now(TestRun& run) {
+  Commit out{run.state().versions, run.digests(), {}};
+  for (const Image& image : run.current_images()) {
+    out.shown.push_back(image.digest);
+  }
+  return out;
+}
 std::vector<Commit> commits_of(JobsOptions options, std::uint64_t commits) {
   options.checkpoint = nullptr;
   TestRun run(std::move(options));
   EXPECT_TRUE(run.start(small_layout()));
-  std::vector<Commit> out{{run.state().versions, run.digests()}};
+  std::vector<Commit> out{commit_now(run)};
   for (std::uint64_t i = 0; i < commits; ++i) {
     EXPECT_TRUE(run.commit().ok);
-    out.push_back({run.state().versions, run.digests()});
+    out.push_back(commit_now(run));
   }
   return out;
 }
 
 TEST(Checkpoint, ARunGoesOnFromItAsIfNothingHadHappened) {
-  for (const CodecId codec : {CodecId::kF32, CodecId::kBf16}) {
+  for (const CodecId codec : {CodecId::kF32, CodecId::kBf16, CodecId::kQ4}) {
     for (const auto kind : {merge::OuterKind::kNesterov, merge::OuterKind::kSgd,
                             merge::OuterKind::kDirect, merge::OuterKind::kAuto}) {
       SCOPED_TRACE(
@@ -98,6 +109,9 @@ TEST(Checkpoint, ARunGoesOnFromItAsIfNothingHadHappened) {
         ASSERT_TRUE(again.commit().ok);
       }
       EXPECT_EQ(again.digests(), want[8].digests);
+      for (std::size_t i = 0; i < images.size(); ++i) {
+        EXPECT_EQ(again.current_images()[i].digest, want[8].shown[i]);
+      }
       ASSERT_TRUE(again.checkpoint());
     }
   }
@@ -177,6 +191,134 @@ std::uint64_t expect_a_commit(const fs::path& folder, const std::vector<Commit>&
     EXPECT_FALSE(entry.path().filename().string().starts_with('.')) << "leftover " << entry;
   }
   return step;
+}
+
+TEST(Checkpoint, ASnapshotIsNotTouchedByLaterMerges) {
+  for (const CodecId codec : {CodecId::kF32, CodecId::kBf16, CodecId::kQ4}) {
+    auto store = std::make_shared<store::MemoryStore>();
+    JobsOptions options = options_in(store);
+    options.push_codec = codec;
+    options.broadcast_codec = codec;
+    TestRun run(options);
+    ASSERT_TRUE(run.start(small_layout()));
+    for (int i = 0; i < 4; ++i) {
+      ASSERT_TRUE(run.commit().ok);
+    }
+    const Commit want = commit_now(run);
+    Result<Snapshot> snapshot = run.snapshot();
+    ASSERT_TRUE(snapshot);
+    for (int i = 0; i < 7; ++i) {
+      ASSERT_TRUE(run.commit().ok);
+    }
+    ASSERT_TRUE(run.jobs().write(std::move(*snapshot)));
+    TestRun again(options);
+    ASSERT_TRUE(again.resume());
+    EXPECT_EQ(again.state().versions, want.versions);
+    EXPECT_EQ(again.digests(), want.digests);
+    EXPECT_EQ(commit_now(again).shown, want.shown);
+    ASSERT_TRUE(run.checkpoint()) << "what changed meanwhile comes with the next one";
+    TestRun newest(options);
+    ASSERT_TRUE(newest.resume());
+    EXPECT_EQ(newest.digests(), run.digests());
+  }
+}
+
+TEST(Checkpoint, MergesGoOnOnAnotherThreadWhileItIsWritten) {
+  TemporaryFolder folder;
+  const auto commits = commits_of(options_in(nullptr), 400);
+  TestRun run(options_in(*store::LocalFolder::open(folder.path())));
+  ASSERT_TRUE(run.start(small_layout()));
+  for (int writes = 0; writes < 5; ++writes) {
+    Result<Snapshot> snapshot = run.snapshot();
+    ASSERT_TRUE(snapshot);
+    const std::uint64_t step = run.state().global_step;
+    std::atomic<bool> written{false};
+    JoiningThread writer([&] {
+      EXPECT_TRUE(run.jobs().write(std::move(*snapshot)));
+      written = true;
+    });
+    while (!written && run.state().global_step < 350) {
+      ASSERT_TRUE(run.commit().ok);
+    }
+    ASSERT_TRUE(run.commit().ok);
+    writer.join();
+    TestRun again(options_in(*store::LocalFolder::open(folder.path())));
+    ASSERT_TRUE(again.resume());
+    EXPECT_EQ(again.state().global_step, step);
+    EXPECT_EQ(again.digests(), commits.at(step).digests);
+    EXPECT_EQ(run.digests(), commits.at(run.state().global_step).digests);
+  }
+}
+
+TEST(Checkpoint, TheManifestTellsTheCommitsThatItIsTheFirstToHold) {
+  auto store = std::make_shared<store::MemoryStore>();
+  TestRun run(options_in(store));
+  ASSERT_TRUE(run.start(small_layout()));
+  ASSERT_TRUE(run.checkpoint());
+  EXPECT_TRUE(run.jobs().durable()->commits.empty()) << "version 0 is no commit";
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(run.commit().ok);
+  }
+  ASSERT_TRUE(run.checkpoint());
+  const auto commits = (*checkpoint::read_manifest(*store))->commits;
+  ASSERT_EQ(commits.size(), 3U);
+  EXPECT_EQ(commits[0].round, 2U);
+  EXPECT_EQ(commits[2].round, 4U) << "fragment 0 was merged twice, the newest stands";
+  EXPECT_EQ(commits[2].fragment, 0U);
+  EXPECT_EQ(commits[2].version, 2U);
+  EXPECT_EQ(commits[2].digest, run.current_images()[0].digest);
+  ASSERT_EQ(commits[2].pushes.size(), 2U);
+  EXPECT_EQ(commits[2].pushes[1].tokens, 1001U);
+  EXPECT_EQ(commits[2].pushes[1].base_version, 1U);
+  EXPECT_GT(commits[2].pushes[1].norm, 0.0);
+  EXPECT_EQ(commits[2].weights.size(), 2U);
+  ASSERT_TRUE(run.commit().ok);
+  ASSERT_TRUE(run.checkpoint());
+  EXPECT_EQ((*checkpoint::read_manifest(*store))->commits.size(), 1U);
+}
+
+// A merge before each file operation of a checkpoint: the snapshot is written all the same.
+TEST(Checkpoint, KilledBeforeAnyFileOperationWhileMergesGoOnItRecoversToACommit) {
+  const auto commits = commits_of(options_in(nullptr), 130);
+  std::vector<std::uint64_t> recovered;
+  for (int steps = 0;; steps += 3) {
+    SCOPED_TRACE(strf("killed before operation {}", steps));
+    ASSERT_LT(steps, 300);
+    TemporaryFolder folder;
+    const pid_t child = ::fork();
+    if (child == 0) {
+      int left = steps;
+      TestRun* merging = nullptr;
+      bool good = true;
+      auto store = *store::LocalFolder::open(folder.path(),
+                                             [&](std::string_view, const fs::path&) -> Status {
+                                               if (left-- == 0) {
+                                                 ::_exit(9);
+                                               }
+                                               good = good && merging->commit().ok;
+                                               return Unit{};
+                                             });
+      TestRun run(options_in(store));
+      merging = &run;
+      good = good && run.start(small_layout()).has_value();
+      for (int i = 0; i < 4; ++i) {
+        good = good && run.checkpoint();
+      }
+      ::_exit(good ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status));
+    ASSERT_TRUE(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 9) << WEXITSTATUS(status);
+    if (fs::exists(folder.path() / checkpoint::kManifestName)) {
+      recovered.push_back(expect_a_commit(folder.path(), commits));
+    }
+    if (WEXITSTATUS(status) == 0) {
+      break;
+    }
+  }
+  EXPECT_TRUE(std::is_sorted(recovered.begin(), recovered.end())) << "later deaths lose no more";
+  EXPECT_GE(std::set<std::uint64_t>(recovered.begin(), recovered.end()).size(), 4U);
 }
 
 TEST(Checkpoint, KilledBeforeAnyFileOperationItRecoversToACommit) {
@@ -300,7 +442,7 @@ TEST(Checkpoint, VersionsThatAreNotThoseOfTheValuesAreRefused) {
 }
 
 TEST(Checkpoint, AChangedByteInAnyFileIsRefusedByName) {
-  for (const CodecId codec : {CodecId::kF32, CodecId::kBf16}) {
+  for (const CodecId codec : {CodecId::kF32, CodecId::kBf16, CodecId::kQ4}) {
     TemporaryFolder folder;
     JobsOptions options = options_in(*store::LocalFolder::open(folder.path()));
     options.push_codec = codec;
@@ -343,29 +485,61 @@ TEST(Checkpoint, AChangedByteInAnyFileIsRefusedByName) {
   }
 }
 
-TEST(Checkpoint, AnotherRunCodecOrOuterRuleIsRefused) {
+TEST(Checkpoint, WhatDiffersFromTheRunIsRefusedByName) {
   auto store = std::make_shared<store::MemoryStore>();
   TestRun run(options_in(store));
   ASSERT_TRUE(run.start(small_layout()));
   ASSERT_TRUE(run.checkpoint());
+  const auto expect_refused = [](const JobsOptions& options, std::string_view text) {
+    const Status refused = TestRun(options).resume();
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kConflict);
+    EXPECT_NE(refused.error().what.find(text), std::string::npos) << refused.error().text();
+    EXPECT_FALSE(refused.error().hint.empty());
+  };
   JobsOptions other = options_in(store);
   other.run_id = "run-2";
-  const Status wrong_run = TestRun(other).resume();
-  ASSERT_FALSE(wrong_run);
-  EXPECT_EQ(wrong_run.error().code, ErrorCode::kConflict);
-  EXPECT_NE(wrong_run.error().what.find("run run-1, not run-2"), std::string::npos);
+  expect_refused(other, "run run-1, not run-2");
   other = options_in(store);
   other.push_codec = CodecId::kBf16;
-  other.broadcast_codec = CodecId::kBf16;
-  EXPECT_EQ(TestRun(other).resume().error().code, ErrorCode::kConflict);
+  expect_refused(other, "push codec f32, not bf16");
+  other = options_in(store);
+  other.broadcast_codec = CodecId::kQ4;
+  expect_refused(other, "broadcast codec f32, not q4");
   other = options_in(store);
   other.outer = merge::OuterRule::of(merge::OuterKind::kSgd);
-  EXPECT_EQ(TestRun(other).resume().error().code, ErrorCode::kConflict);
+  expect_refused(other, "outer rule nesterov, not sgd");
   other = options_in(store);
   other.outer.lr = 0.5F;
-  EXPECT_TRUE(TestRun(other).resume()) << "a learning rate may change";
+  other.correction = merge::Correction::kHeloco;
+  other.weights = merge::WeightRule::kEqual;
+  EXPECT_TRUE(TestRun(other).resume()) << "these may change";
   other = options_in(std::make_shared<store::MemoryStore>());
   EXPECT_EQ(TestRun(other).resume().error().code, ErrorCode::kNotFound) << "nothing there";
+}
+
+checkpoint::Manifest some_manifest();
+
+// What version 0.1.0 wrote: one codec, no correction, records, data or merged bases.
+TEST(Manifest, OneOfTheFirstVersionIsRead) {
+  checkpoint::Manifest manifest = some_manifest();
+  nlohmann::ordered_json json =
+      nlohmann::ordered_json::parse(checkpoint::manifest_to_json(manifest));
+  for (const char* key : {"codecs", "correction", "tape", "commits", "data", "xxh3_128"}) {
+    json.erase(key);
+  }
+  for (auto& seat : json["seats"]) {
+    seat.erase("merged_bases");
+  }
+  json["codec"] = "bf16";
+  json["xxh3_128"] = hex(xxh3_128(as_bytes_view(json.dump())));
+  const auto back = checkpoint::manifest_from_json(json.dump(2), "m");
+  ASSERT_TRUE(back) << back.error().text();
+  EXPECT_EQ(back->push_codec, CodecId::kBf16);
+  EXPECT_EQ(back->broadcast_codec, CodecId::kBf16);
+  EXPECT_EQ(back->state.versions, manifest.state.versions);
+  EXPECT_TRUE(back->commits.empty());
+  EXPECT_FALSE(back->tape);
 }
 
 checkpoint::Manifest some_manifest() {
@@ -374,8 +548,8 @@ checkpoint::Manifest some_manifest() {
   manifest.state.versions = {4, 3};
   manifest.state.global_step = 7;
   dress(manifest.state);
-  manifest.push_codec = CodecId::kF32;
-  manifest.broadcast_codec = CodecId::kBf16;
+  manifest.push_codec = CodecId::kBf16;
+  manifest.broadcast_codec = CodecId::kQ4;
   manifest.correction = merge::Correction::kHeloco;
   manifest.tape = checkpoint::TapePosition{1ULL << 33, 4711};
   checkpoint::CommitRecord& commit = manifest.commits.emplace_back();

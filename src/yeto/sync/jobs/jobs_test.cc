@@ -7,6 +7,7 @@
 
 #include <limits>
 #include <thread>
+#include <utility>
 
 #include "yeto/sync/jobs/testing.h"
 
@@ -18,6 +19,13 @@ using testing::small_layout;
 using testing::TestRun;
 
 JobsOptions plain_options() { return options_in(nullptr); }
+
+// Of pushes and of broadcasts.
+constexpr std::pair<CodecId, CodecId> kCodecPairs[] = {{CodecId::kF32, CodecId::kF32},
+                                                       {CodecId::kBf16, CodecId::kBf16},
+                                                       {CodecId::kQ4, CodecId::kQ4},
+                                                       {CodecId::kQ4, CodecId::kF32},
+                                                       {CodecId::kF32, CodecId::kQ4}};
 
 TEST(Jobs, BuffersLiveUntilTheLastReaderLetsGo) {
   TestRun run(plain_options());
@@ -50,14 +58,15 @@ TEST(Jobs, BuffersMayBeTakenAndFreedByAnyThread) {
 }
 
 TEST(Jobs, ACommitIsWhatTheMergeRoomMakesOfTheSamePushes) {
-  for (const CodecId codec : {CodecId::kF32, CodecId::kBf16}) {
+  for (const auto& [push, codec] : kCodecPairs) {
     for (const auto kind : {merge::OuterKind::kNesterov, merge::OuterKind::kSgd,
                             merge::OuterKind::kDirect, merge::OuterKind::kAuto}) {
-      SCOPED_TRACE(
-          strf("codec {} outer {}", codec::codec_name(codec), merge::outer_kind_name(kind)));
+      SCOPED_TRACE(strf("codecs {} {} outer {}", codec::codec_name(push), codec::codec_name(codec),
+                        merge::outer_kind_name(kind)));
       JobsOptions options = plain_options();
-      options.push_codec = codec;
+      options.push_codec = push;
       options.broadcast_codec = codec;
+      options.correction = merge::Correction::kHeloco;
       options.outer = merge::OuterRule::of(kind);
       TestRun run(options);
       const Layout layout = small_layout();
@@ -65,6 +74,9 @@ TEST(Jobs, ACommitIsWhatTheMergeRoomMakesOfTheSamePushes) {
       const std::size_t count = layout.fragments[0].values;
       std::vector<float> values = TestRun::values(1000, count, 1.0);
       std::vector<float> momentum(options.outer.keeps_momentum() ? count : 0);
+      Bytes shown(codec == CodecId::kF32 ? 4 * count : 2 * count);
+      ASSERT_TRUE(codec::encode(codec == CodecId::kF32 ? codec : CodecId::kBf16, values, shown));
+      EXPECT_EQ(*run.jobs().image(run.current_images()[0].buffer), shown);
       for (std::uint64_t version = 1; version <= 4; ++version) {
         std::vector<Bytes> images;
         merge::Inputs in{&layout,       0,      version == 1, options.weights,
@@ -73,25 +85,140 @@ TEST(Jobs, ACommitIsWhatTheMergeRoomMakesOfTheSamePushes) {
           images.push_back(run.push_image(0, version, seat));
         }
         for (Seat seat = 0; seat < 2; ++seat) {
-          in.pushes.push_back({seat, 8, 1000 + seat, codec, images[seat], {}});
+          in.pushes.push_back({seat, 8, 1000 + seat, push, images[seat], {}, version - 1, 1.0});
         }
+        in.correction = options.correction;
         std::vector<float> new_values(count);
         std::vector<float> new_momentum(momentum.size());
         Bytes image(codec::encoded_bytes(codec, count));
-        ASSERT_TRUE(*merge::merge_fragment(in, {new_values, new_momentum, codec, image}));
+        Bytes new_shown(shown.size());
+        merge::Outputs out{new_values, new_momentum, codec, image};
+        if (codec == CodecId::kQ4) {
+          out.old_public = shown;
+          out.new_public = new_shown;
+        }
+        ASSERT_TRUE(*merge::merge_fragment(in, out));
         values = new_values;
         momentum = new_momentum;
+        shown = codec == CodecId::kQ4 ? new_shown : image;
         while (run.state().versions[0] < version) {
           const MergeReport report = run.commit();
           ASSERT_TRUE(report.ok) << report.reason;
-          EXPECT_EQ(report.image.digest, xxh3_128(*run.jobs().image(report.image.buffer)));
+          const Image& whole = codec == CodecId::kQ4 ? report.full : report.image;
+          EXPECT_EQ(report.image.digest, xxh3_128(*run.jobs().image(whole.buffer)));
+          EXPECT_EQ(whole.digest, report.image.digest);
           EXPECT_EQ(report.weights.size(), 2U);
         }
-        EXPECT_EQ(*run.jobs().image(run.current_images()[0].buffer), image);
+        EXPECT_EQ(*run.jobs().image(run.current_images()[0].buffer), shown);
       }
       EXPECT_EQ(run.digests()[0], sha256(as_bytes_view(std::span<const float>(values))));
     }
   }
+}
+
+TEST(Jobs, AQ4ImageLeadsALearnerFromTheOldPublicValueToTheNew) {
+  JobsOptions options = plain_options();
+  options.push_codec = CodecId::kBf16;
+  options.broadcast_codec = CodecId::kQ4;
+  TestRun run(options);
+  ASSERT_TRUE(run.start(small_layout()));
+  Bytes held = *run.jobs().image(run.current_images()[0].buffer);
+  ASSERT_EQ(held.size(), 2 * run.layout().fragments[0].values) << "first values travel as bf16";
+  for (std::uint64_t version = 1; version <= 5; ++version) {
+    Merge job;
+    job.version = version;
+    job.image = run.next_id();
+    job.full = run.next_id();
+    job.pushes = {{3, run.put(run.push_image(0, version, 3)), 8, 100, version - 1, 1.0}};
+    const MergeReport report = run.jobs().merge(job);
+    ASSERT_TRUE(report.ok) << report.reason;
+    const Bytes image = *run.jobs().image(job.image);
+    EXPECT_EQ(image.size(), report.image.bytes);
+    EXPECT_LT(image.size() * 3, held.size()) << "about half a byte a value, and one more block";
+    Bytes next(held.size());
+    ASSERT_TRUE(codec::apply_q4(image, held, next));
+    EXPECT_EQ(next, *run.jobs().image(job.full));
+    EXPECT_EQ(report.image.digest, xxh3_128(next));
+    EXPECT_NE(next, held);
+    held = next;
+  }
+}
+
+TEST(Jobs, ALatePushOfTheSameSeatIsMergedBesideTheOneOfTheRound) {
+  TestRun run(plain_options());
+  ASSERT_TRUE(run.start(small_layout()));
+  for (int i = 0; i < 6; ++i) {
+    ASSERT_TRUE(run.commit().ok);
+  }
+  Merge job;
+  job.version = 3;
+  job.round = 7;
+  job.image = run.next_id();
+  job.pushes = {{0, run.put(run.push_image(0, 2, 0)), 8, 400, 1, 0.5},
+                {0, run.put(run.push_image(0, 3, 0)), 8, 1000, 2, 1.0},
+                {4, run.put(run.push_image(0, 3, 4)), 8, 1000, 2, 1.0}};
+  const MergeReport report = run.jobs().merge(job);
+  ASSERT_TRUE(report.ok) << report.reason;
+  ASSERT_EQ(report.weights.size(), 3U);
+  EXPECT_DOUBLE_EQ(report.weights[0].weight / report.weights[1].weight, 0.5 * 0.4 * 0.4);
+  job.version = 4;
+  job.image = run.next_id();
+  job.pushes[1].base_version = 1;
+  EXPECT_FALSE(run.jobs().merge(job).ok) << "two pushes of one seat and base";
+}
+
+TEST(Jobs, MemoryDoesNotGrowOverTenThousandMerges) {
+  for (const CodecId codec : {CodecId::kF32, CodecId::kQ4}) {
+    JobsOptions options = options_in(std::make_shared<store::MemoryStore>());
+    options.push_codec = codec;
+    options.broadcast_codec = codec;
+    TestRun run(options);
+    ASSERT_TRUE(run.start(small_layout()));
+    std::uint64_t after_first = 0;
+    for (int i = 0; i < 10'000; ++i) {
+      ASSERT_TRUE(run.commit().ok);
+      if (i % 500 == 499) {
+        ASSERT_TRUE(run.checkpoint());
+      }
+      if (i == 10) {
+        after_first = run.jobs().buffer_bytes();
+      }
+    }
+    EXPECT_EQ(run.jobs().buffer_bytes(), after_first);
+  }
+}
+
+// Fragments large enough for the pool, one of them larger than the others.
+TEST(Jobs, ThePoolReachesItsSizeWithTheFirstRoundAndStaysThere) {
+  std::vector<TensorSpec> tensors(4);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    tensors[i].name = strf("layers.{}.w", i);
+    tensors[i].shape = {100'000 + 100 * i + (i == 2 ? 60'000 : 0)};
+  }
+  LayoutOptions layout_options;
+  layout_options.fragments = 4;
+  const Layout layout = *make_layout(tensors, layout_options);
+  auto store = std::make_shared<store::MemoryStore>();
+  JobsOptions options = options_in(store);
+  options.push_codec = CodecId::kBf16;
+  options.broadcast_codec = CodecId::kBf16;
+  TestRun run(options);
+  ASSERT_TRUE(run.start(layout));
+  std::uint64_t held = 0;
+  for (int i = 0; i < 60; ++i) {
+    ASSERT_TRUE(run.commit().ok);
+    if (i % 8 == 7) {
+      ASSERT_TRUE(run.checkpoint());
+    }
+    if (i == 8) {
+      held = run.jobs().held_bytes();
+    }
+  }
+  EXPECT_LE(run.jobs().held_bytes(), held);
+  // Master values, momentum and public values; two pushes, and what a merge writes to; and what is
+  // lost because a buffer serves sizes that do not fill it.
+  const std::uint64_t values = layout.values();
+  EXPECT_LE(held, 10 * values + (2 * 2 + 10 + 1) * 160'200);
 }
 
 TEST(Jobs, TheNumberOfThreadsDoesNotMatter) {
@@ -121,9 +248,7 @@ TEST(Jobs, TheNumberOfThreadsDoesNotMatter) {
 }
 
 TEST(Jobs, AMergeThatIsNotFiniteChangesNothing) {
-  JobsOptions options = plain_options();
-  options.outer = merge::OuterRule::of(merge::OuterKind::kDirect);
-  TestRun run(options);
+  TestRun run(plain_options());
   ASSERT_TRUE(run.start(small_layout()));
   const auto before = run.digests();
   const auto images = run.current_images();
@@ -138,7 +263,7 @@ TEST(Jobs, AMergeThatIsNotFiniteChangesNothing) {
     EXPECT_TRUE(run.jobs().inspect(0, id)->finite);
     job.pushes.push_back({seat, id, 1, 1});
   }
-  // Finite deltas whose mean length leaves f32 on the way.
+  // Finite deltas, but the step adds nine tenths of the momentum, which is the delta again.
   const MergeReport report = run.jobs().merge(job);
   EXPECT_FALSE(report.ok);
   EXPECT_EQ(report.reason, "the merged value is not finite");
@@ -233,10 +358,6 @@ TEST(Jobs, FinalsAreTheMasterValuesAlsoUnderBf16) {
 
 TEST(Jobs, OptionsThatCannotWorkAreRefused) {
   JobsOptions options = plain_options();
-  options.push_codec = CodecId::kQ4;
-  options.broadcast_codec = CodecId::kQ4;
-  EXPECT_EQ(Jobs::make(options).error().code, ErrorCode::kNotInBuild);
-  options = plain_options();
   options.outer.lr = -1;
   EXPECT_EQ(Jobs::make(options).error().code, ErrorCode::kRange);
   options = plain_options();

@@ -209,7 +209,10 @@ Json state_to_json(const CoreState& state) {
   out["finish_reason"] = state.finish_reason;
   out["seats"] = Json::array();
   for (const SeatTokens& seat : state.seats) {
-    out["seats"].push_back({{"seat", seat.seat}, {"tokens", seat.tokens}, {"active", seat.active}});
+    out["seats"].push_back({{"seat", seat.seat},
+                            {"tokens", seat.tokens},
+                            {"active", seat.active},
+                            {"merged_bases", seat.merged_bases}});
   }
   out["ledger"] = {{"pushed", state.ledger.pushed},
                    {"merged", state.ledger.merged},
@@ -238,8 +241,13 @@ CoreState state_of(const Json& in) {
     if (!active.is_boolean()) {
       throw Bad{"the field active is not true or false"};
     }
-    state.seats.push_back(
-        {small_number_of(seat, "seat"), number_of(seat, "tokens"), active.get<bool>()});
+    SeatTokens& out = state.seats.emplace_back();
+    out.seat = small_number_of(seat, "seat");
+    out.tokens = number_of(seat, "tokens");
+    out.active = active.get<bool>();
+    if (seat.contains("merged_bases")) {
+      out.merged_bases = numbers_of(seat, "merged_bases");
+    }
   }
   const Json& ledger = need(in, "ledger");
   state.ledger = {number_of(ledger, "pushed"), number_of(ledger, "merged"),

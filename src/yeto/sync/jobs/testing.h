@@ -73,7 +73,9 @@ class TestRun {
     YETO_TRY(jobs_->load_layout(put(layout.encode())));
     for (std::uint32_t i = 0; i < layout.fragments.size(); ++i) {
       const auto init = values(1000 + i, layout.fragments[i].values, 1.0);
-      YETO_TRY(jobs_->load_init(i, put(as_bytes_view(std::span<const float>(init)))));
+      const BufferId id = put(as_bytes_view(std::span<const float>(init)));
+      YETO_TRY(jobs_->load_init(i, id));
+      jobs_->free(id);
     }
     return images();
   }
@@ -98,7 +100,7 @@ class TestRun {
   Bytes push_image(std::uint32_t fragment, std::uint64_t version, Seat seat) const {
     const std::size_t count = layout_.fragments[fragment].values;
     const auto delta = values(version * 100 + fragment * 10 + seat, count, 0.1);
-    const CodecId codec = *jobs_->codec();
+    const CodecId codec = *jobs_->push_codec();
     Bytes image(codec::encoded_bytes(codec, count));
     YETO_CHECK(codec::encode(codec, delta, image), "a push of the test");
     return image;
@@ -110,10 +112,12 @@ class TestRun {
     job.fragment = fragment;
     job.version = state_.versions[fragment] + 1;
     job.image = next_id();
+    job.full = jobs_->codec() == CodecId::kQ4 ? next_id() : 0;
+    job.round = state_.global_step + 1;
     for (Seat seat = 0; seat < 2; ++seat) {
       const BufferId id = put(push_image(fragment, job.version, seat));
       YETO_CHECK(jobs_->inspect(fragment, id)->finite, "a push of the test");
-      job.pushes.push_back({seat, id, 8, 1000 + seat});
+      job.pushes.push_back({seat, id, 8, 1000 + seat, job.version - 1, 1.0});
     }
     MergeReport report = jobs_->merge(job);
     for (const PushInput& push : job.pushes) {
@@ -124,12 +128,17 @@ class TestRun {
       ++state_.global_step;
       jobs_->free(images_[fragment].buffer);
       images_[fragment] = report.image;
+      if (report.full.buffer != 0) {
+        jobs_->free(report.image.buffer);
+        images_[fragment] = report.full;
+      }
     }
     return report;
   }
   const CoreState& state() const { return state_; }
   CoreState& state() { return state_; }
   Status checkpoint() { return jobs_->checkpoint(state_); }
+  Result<Snapshot> snapshot() { return jobs_->snapshot(state_); }
   // SHA-256 of the values of each fragment.
   std::vector<wire::Digest32> digests() {
     std::vector<BufferId> ids;
