@@ -5,7 +5,8 @@
 //                  the lower of the two medians
 //   merge/rda_m8   radial-directional averaging of 8 deltas over tensors of 64 Ki values with the
 //                  same step and image, against a textbook merge: one pass over the fragment for
-//                  each operation and each learner, into buffers that exist already; one thread
+//                  each operation (a square, a sum, a product …) and each learner, into buffers
+//                  that exist already; one thread
 // Bytes counted: what an algorithm has to read and write once, 4 a value. Triad: 2 reads and 1
 // write, 12; that its stores also read the line first is not counted. Merge: 8 deltas, values and
 // momentum read, values and momentum written, 2 for the image, 50.
@@ -165,12 +166,13 @@ class Textbook {
       to[i] = f(i);
     }
   }
-  std::vector<double> norms_of(const Values& x) const {
+  std::vector<double> norms_of(const Values& x) {
+    each(square_, [&](std::size_t i) { return x[i] * x[i]; });
     std::vector<double> out;
     for (const Piece& piece : work_.layout.fragments[0].pieces) {
       double sum = 0.0;
       for (std::uint64_t i = piece.offset; i < piece.offset + piece.count; ++i) {
-        sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+        sum += static_cast<double>(square_[i]);
       }
       out.push_back(std::sqrt(sum));
     }
@@ -214,6 +216,7 @@ class Textbook {
   }
 
   Work& work_;
+  Values square_ = Values(kValues);
   Values unit_ = Values(kValues);
   Values direction_ = Values(kValues);
 };

@@ -165,12 +165,14 @@ PieceMean pass(const PiecePushes& pushes, std::span<const float> weights, const 
   Lanes square{};
   Lanes dot{};
   Lanes momentum_square{};
+  double* const squares = wanted.square ? square.data() : nullptr;
+  if (wanted.agreement.empty() && pushes.one_pass(weights, 0)) {
+    pushes.sum(weights, 0, out.size(), out.data(), squares);
+    return {1.0F, fold(square), 0.0, 0.0};
+  }
   each_tile(0, out.size(), [&](std::uint64_t first, std::size_t count) {
-    const float* mean = out.data() + first;
-    pushes.sum(weights, first, count, out.data() + first);
-    if (wanted.square) {
-      kernels().squares_f32(square.data(), mean, count);
-    }
+    float* const mean = out.data() + first;
+    pushes.sum(weights, first, count, mean, squares);
     if (!wanted.agreement.empty()) {
       const float* momentum = wanted.agreement.data() + first;
       kernels().dots_f32(dot.data(), mean, momentum, count);
@@ -350,7 +352,7 @@ bool FragmentMerge::run_elementwise(const Part& part) const {
   bool finite = true;
   const auto tile = [&](std::uint64_t first, std::size_t count) {
     alignas(64) float delta[kTile];
-    pushes.sum(weights, first, count, delta);
+    pushes.sum(weights, first, count, delta, nullptr);
     finite = kernels().step(delta, 1.0F, step_at(offset + first, mu), count) && finite;
   };
   // Tiles that begin where lines do are written in whole lines.

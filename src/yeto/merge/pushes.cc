@@ -83,7 +83,7 @@ double PiecePushes::norm(std::size_t m) const {
 }
 
 void PiecePushes::sum(std::span<const float> weights, std::uint64_t first, std::size_t count,
-                      float* out) const {
+                      float* out, double* squares) const {
   alignas(64) float tile[kTile];
   for (std::size_t begin = 0; begin < pushes_.size();) {
     Sources sources;
@@ -105,7 +105,7 @@ void PiecePushes::sum(std::span<const float> weights, std::uint64_t first, std::
       end = begin + 1;
     }
     const auto sum_up = codec == CodecId::kF32 ? kernels().sum_f32 : kernels().sum_bf16;
-    sum_up(out, sources, begin > 0, count);
+    sum_up(out, sources, begin > 0, count, end == pushes_.size() ? squares : nullptr);
     begin = end;
   }
 }

@@ -39,10 +39,11 @@ class PiecePushes {
   double square_norm(std::size_t m) const;
   // Length of push m in this piece, after correction.
   double norm(std::size_t m) const;
-  // out = Σ weights[m]·Δ_m over values [first, first + count ≤ kTile) of the piece, in the order of
-  // the pushes.
-  void sum(std::span<const float> weights, std::uint64_t first, std::size_t count,
-           float* out) const;
+  // out = Σ weights[m]·Δ_m over values [first, first + count) of the piece, in the order of the
+  // pushes; count ≤ kTile unless one_pass. Where `squares` is not null, its kLanes are increased by
+  // out².
+  void sum(std::span<const float> weights, std::uint64_t first, std::size_t count, float* out,
+           double* squares) const;
   // The same as sources of one pass from value `first` on, if they are few enough and all of them
   // f32 or all bf16.
   struct OnePass {

@@ -62,9 +62,11 @@ struct Blend {
 // bool returns true if all it wrote is finite.
 struct Kernels {
   const char* name;
-  // out = w0·x0 + w1·x1 + …, or out + w0·x0 + …, from left to right.
-  void (*sum_f32)(float* out, const Sources& sources, bool add, std::size_t count);
-  void (*sum_bf16)(float* out, const Sources& sources, bool add, std::size_t count);
+  // out = w0·x0 + w1·x1 + …, or out + w0·x0 + …, from left to right. Where `squares` is not null,
+  // squares[0 … kLanes) += out².
+  void (*sum_f32)(float* out, const Sources& sources, bool add, std::size_t count, double* squares);
+  void (*sum_bf16)(float* out, const Sources& sources, bool add, std::size_t count,
+                   double* squares);
   // The step by Δ = w0·x0 + w1·x1 + …, each source read once.
   bool (*mean_step_f32)(const Sources& sources, const Step& step, std::size_t count);
   bool (*mean_step_bf16)(const Sources& sources, const Step& step, std::size_t count);

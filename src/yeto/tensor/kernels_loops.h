@@ -42,57 +42,6 @@ YETO_INLINE float as_f32(std::uint16_t value) { return f32_from_bf16(value); }
 // ---- sums
 // ---------------------------------------------------------------------------------------
 
-// The number of sources is a constant here, so that the sum of one element never leaves its
-// register.
-template <class T, std::size_t kCount>
-struct Mean {
-  const T* x[kCount];
-  float weight[kCount];
-  YETO_INLINE explicit Mean(const Sources& sources) {
-    for (std::size_t m = 0; m < kCount; ++m) {
-      x[m] = static_cast<const T*>(sources.at[m]);
-      weight[m] = sources.weight[m];
-    }
-  }
-  YETO_INLINE float more(float sum, std::size_t i) const {
-    for (std::size_t m = 1; m < kCount; ++m) {
-      sum += weight[m] * as_f32(x[m][i]);
-    }
-    return sum;
-  }
-  YETO_INLINE float first(std::size_t i) const { return weight[0] * as_f32(x[0][i]); }
-};
-
-template <class T, std::size_t kCount>
-void sum_of(float* __restrict out, const Sources& sources, bool add, std::size_t count) {
-  const Mean<T, kCount> mean(sources);
-  if (add) {
-    for (std::size_t i = 0; i < count; ++i) {
-      out[i] = mean.more(out[i] + mean.first(i), i);
-    }
-  } else {
-    for (std::size_t i = 0; i < count; ++i) {
-      out[i] = mean.more(mean.first(i), i);
-    }
-  }
-}
-
-template <class T>
-void sum(float* out, const Sources& sources, bool add, std::size_t count) {
-  using Sum = void (*)(float*, const Sources&, bool, std::size_t);
-  static constexpr Sum kSums[kSources] = {sum_of<T, 1>, sum_of<T, 2>, sum_of<T, 3>, sum_of<T, 4>,
-                                          sum_of<T, 5>, sum_of<T, 6>, sum_of<T, 7>, sum_of<T, 8>};
-  kSums[sources.count - 1](out, sources, add, count);
-}
-
-void blend(float* __restrict out, const float* __restrict x, const float* __restrict v,
-           const Blend& with, std::size_t count) {
-  const Blend c = with;
-  for (std::size_t i = 0; i < count; ++i) {
-    out[i] = c.s * (c.p * x[i] + c.q * v[i]);
-  }
-}
-
 template <class X, class Y>
 YETO_INLINE void add_products(double* lanes, std::size_t count, X&& x, Y&& y) {
   // A local copy stays in registers; the loop over lanes is what the compiler vectorises.
@@ -115,10 +64,117 @@ void squares(double* lanes, const T* x, std::size_t count) {
   const auto at = [x](std::size_t i) { return as_f32(x[i]); };
   add_products(lanes, count, at, at);
 }
+// Not inlined into each of the sums.
+[[gnu::noinline]] void add_squares(double* lanes, const float* x, std::size_t count) {
+  squares(lanes, x, count);
+}
 
 void dots(double* lanes, const float* x, const float* y, std::size_t count) {
   add_products(
       lanes, count, [x](std::size_t i) { return x[i]; }, [y](std::size_t i) { return y[i]; });
+}
+
+// out = w0·x0 + w1·x1, or out + w0·x0 + w1·x1, from left to right; x1 may be null.
+template <class T>
+struct Pair {
+  const T* x0 = nullptr;
+  const T* x1 = nullptr;
+  float w0 = 0.0F;
+  float w1 = 0.0F;
+
+  YETO_INLINE void begin(float* __restrict out, std::size_t at, std::size_t count) const {
+    const T* __restrict a = x0 + at;
+    if (x1 == nullptr) {
+      for (std::size_t i = 0; i < count; ++i) {
+        out[i] = w0 * as_f32(a[i]);
+      }
+      return;
+    }
+    const T* __restrict b = x1 + at;
+    for (std::size_t i = 0; i < count; ++i) {
+      out[i] = w0 * as_f32(a[i]) + w1 * as_f32(b[i]);
+    }
+  }
+  YETO_INLINE void add(float* __restrict out, std::size_t at, std::size_t count) const {
+    const T* __restrict a = x0 + at;
+    if (x1 == nullptr) {
+      for (std::size_t i = 0; i < count; ++i) {
+        out[i] = out[i] + w0 * as_f32(a[i]);
+      }
+      return;
+    }
+    const T* __restrict b = x1 + at;
+    for (std::size_t i = 0; i < count; ++i) {
+      out[i] = (out[i] + w0 * as_f32(a[i])) + w1 * as_f32(b[i]);
+    }
+  }
+};
+
+// The sources two by two. A pair works on minis behind those of the pair before it: then buffers
+// that begin at the same place of a page, as large ones do, are not read at the same place of the
+// first-level cache.
+template <class T>
+struct Pairs {
+  static constexpr std::size_t kMost = (kSources + 1) / 2;
+  Pair<T> pair[kMost];
+  std::size_t count = 0;
+
+  YETO_INLINE explicit Pairs(const Sources& sources) : count((sources.count + 1) / 2) {
+    for (std::size_t p = 0; p < count; ++p) {
+      const std::size_t m = 2 * p;
+      pair[p].x0 = static_cast<const T*>(sources.at[m]);
+      pair[p].w0 = sources.weight[m];
+      if (m + 1 < sources.count) {
+        pair[p].x1 = static_cast<const T*>(sources.at[m + 1]);
+        pair[p].w1 = sources.weight[m + 1];
+      }
+    }
+  }
+  // All pairs, one after the other.
+  YETO_INLINE void all(float* out, std::size_t at, std::size_t some, bool add) const {
+    for (std::size_t p = 0; p < count; ++p) {
+      if (p == 0 && !add) {
+        pair[p].begin(out, at, some);
+      } else {
+        pair[p].add(out, at, some);
+      }
+    }
+  }
+};
+
+template <class T>
+void sum(float* out, const Sources& sources, bool add, std::size_t count, double* squares) {
+  const Pairs<T> pairs(sources);
+  const std::size_t minis = count / kMini;
+  for (std::size_t turn = 0; turn < minis + pairs.count - 1; ++turn) {
+    for (std::size_t p = 0; p < pairs.count; ++p) {
+      const std::size_t mini = turn - p;  // wraps around where the pair has not begun
+      if (mini < minis) {
+        const std::size_t at = mini * kMini;
+        if (p == 0 && !add) {
+          pairs.pair[p].begin(out + at, at, kMini);
+        } else {
+          pairs.pair[p].add(out + at, at, kMini);
+        }
+        if (squares != nullptr && p + 1 == pairs.count) {
+          add_squares(squares, out + at, kMini);
+        }
+      }
+    }
+  }
+  const std::size_t done = minis * kMini;
+  pairs.all(out + done, done, count - done, add);
+  if (squares != nullptr) {
+    add_squares(squares, out + done, count - done);
+  }
+}
+
+void blend(float* __restrict out, const float* __restrict x, const float* __restrict v,
+           const Blend& with, std::size_t count) {
+  const Blend c = with;
+  for (std::size_t i = 0; i < count; ++i) {
+    out[i] = c.s * (c.p * x[i] + c.q * v[i]);
+  }
 }
 
 // ---- outer step
@@ -263,6 +319,53 @@ YETO_INLINE bool run_step(const Step& step, std::size_t count, Whole&& whole, So
   return bad == 0;
 }
 
+// The sum of all sources in one expression: their number is a constant here, so that the sum of one
+// element never leaves its register.
+template <class T, std::size_t kCount>
+struct Mean {
+  const T* x[kCount];
+  float weight[kCount];
+  YETO_INLINE explicit Mean(const Sources& sources) {
+    for (std::size_t m = 0; m < kCount; ++m) {
+      x[m] = static_cast<const T*>(sources.at[m]);
+      weight[m] = sources.weight[m];
+    }
+  }
+  YETO_INLINE float more(float sum, std::size_t i) const {
+    for (std::size_t m = 1; m < kCount; ++m) {
+      sum += weight[m] * as_f32(x[m][i]);
+    }
+    return sum;
+  }
+  YETO_INLINE float first(std::size_t i) const { return weight[0] * as_f32(x[0][i]); }
+};
+
+template <class T, std::size_t kCount>
+void sum_of(float* __restrict out, const Sources& sources, bool add, std::size_t count,
+            double* squares) {
+  const Mean<T, kCount> mean(sources);
+  const auto values = [&](std::size_t at, std::size_t some) YETO_ALWAYS {
+    if (add) {
+      for (std::size_t i = at; i < at + some; ++i) {
+        out[i] = mean.more(out[i] + mean.first(i), i);
+      }
+    } else {
+      for (std::size_t i = at; i < at + some; ++i) {
+        out[i] = mean.more(mean.first(i), i);
+      }
+    }
+    if (squares != nullptr) {
+      add_squares(squares, out + at, some);
+    }
+  };
+  // By minis, so that squares are computed while the next values are on their way.
+  std::size_t at = 0;
+  for (; at + kMini <= count; at += kMini) {
+    values(at, kMini);
+  }
+  values(at, count - at);
+}
+
 template <class T, std::size_t kCount>
 bool mean_step_of(const Sources& sources, const Step& step, std::size_t count) {
   const Mean<T, kCount> mean(sources);
@@ -273,13 +376,8 @@ bool mean_step_of(const Sources& sources, const Step& step, std::size_t count) {
           out[i] = mean.more(mean.first(at + i), at + i);
         }
       },
-      [&mean, &sources](float* out, std::size_t at, std::size_t some) YETO_ALWAYS {
-        Sources rest = sources;
-        for (std::size_t m = 0; m < kCount; ++m) {
-          rest.at[m] = mean.x[m] + at;
-        }
-        sum_of<T, kCount>(out, rest, false, some);
-      });
+      [&sources](float* out, std::size_t at, std::size_t some)
+          YETO_ALWAYS { Pairs<T>(sources).all(out, at, some, false); });
 }
 
 template <class T>

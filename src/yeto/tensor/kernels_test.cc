@@ -91,10 +91,14 @@ std::vector<std::uint8_t> all_of(const Kernels& k, std::size_t count, std::uint6
     f32.count = bf16.count = sources;
     for (const bool add : {false, true}) {
       Values sum = values;
-      k.sum_f32(sum.data(), f32, add, count);
+      std::vector<double> squares(kLanes);
+      std::vector<double> want(kLanes);
+      k.sum_f32(sum.data(), f32, add, count, squares.data());
+      k.squares_f32(want.data(), sum.data(), count);
       append(out, sum);
-      k.sum_bf16(sum.data(), bf16, add, count);
+      k.sum_bf16(sum.data(), bf16, add, count, nullptr);
       append(out, sum);
+      EXPECT_EQ(squares, want) << "the squares of the sum itself";
     }
     for (const bool half : {false, true}) {
       Values new_values(count);
@@ -161,6 +165,46 @@ TEST(Kernels, EveryInstructionSetGivesTheSameBits) {
       for (const Kernels* table : tables) {
         ASSERT_TRUE(all_of(*table, count, seed) == want)
             << table->name << ", count " << count << ", seed " << seed;
+      }
+    }
+  }
+}
+
+TEST(Kernels, SumsGoFromLeftToRight) {
+  for (const Kernels* k : supported_kernels()) {
+    for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+      SCOPED_TRACE(strf("{} seed {}", k->name, seed));
+      Rng rng(seed);
+      const std::size_t count = rng.below(600);
+      std::vector<Values> deltas;
+      Sources sources;
+      sources.count = 1 + rng.below(kSources);
+      for (std::size_t m = 0; m < sources.count; ++m) {
+        deltas.push_back(some_values(count, seed * 10 + m));
+        sources.at[m] = deltas[m].data();
+        sources.weight[m] = some_value(rng);
+      }
+      const bool add = rng.below(2) == 0;
+      Values got(count, 0.5F);
+      k->sum_f32(got.data(), sources, add, count, nullptr);
+      Values stepped(count);
+      const Values zeros(count);
+      Step step;
+      step.values = zeros.data();
+      step.new_values = stepped.data();
+      step.lr = 1.0F;
+      ASSERT_TRUE(k->mean_step_f32(sources, step, count));
+      for (std::size_t i = 0; i < count; ++i) {
+        const auto sum_from = [&](float sum, std::size_t m) {
+          for (; m < sources.count; ++m) {
+            const float product = sources.weight[m] * deltas[m][i];
+            sum += product;
+          }
+          return sum;
+        };
+        const float first = sources.weight[0] * deltas[0][i];
+        ASSERT_EQ(got[i], add ? sum_from(0.5F, 0) : sum_from(first, 1)) << i;
+        ASSERT_EQ(stepped[i], 0.0F - sum_from(first, 1)) << i;
       }
     }
   }
