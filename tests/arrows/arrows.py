@@ -20,7 +20,8 @@ from pathlib import Path
 FLOORS: dict[str, int] = {
     "base": 0,
     "tensor": 1,
-    "store": 1,
+    "bridge": 1,
+    "store": 2,
     "wire": 2,
     "codec": 2,
     "merge": 2,
