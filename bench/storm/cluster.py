@@ -80,6 +80,7 @@ class Setup:
     values: int  # of a tensor
     link: tuple[float, float, float]  # delay, share of lost pieces, delay of a lost piece
     seed: int
+    wire_dtype: str
 
 
 class Cluster:
@@ -131,6 +132,7 @@ class Cluster:
             "lease-ms": round(setup.lease_s * 1000),
             "round-timeout": setup.round_timeout_s,
             "durability": "commit",
+            "wire-dtype": setup.wire_dtype,
         }
         command = [str(self._programs.yeto), "syncer"]
         command += [f"--{name}={value}" for name, value in flags.items()]

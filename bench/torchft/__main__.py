@@ -5,10 +5,11 @@
     scripts/bench torchft -- [--steps 480] [--runs 3] [--wire-dtype f32] [--smoke]
 
 Both train the same small Llama on the same rows with AdamW, one thread a replica, the same H and
-the same fragments; torchft's `DiLoCo` (SGD 0.7 with Nesterov momentum 0.9, no overlap, its default)
-over gloo with a lighthouse, Yeto with a real `yeto syncer` and its defaults. Runs alternate; the
-first steps, in which everything is loaded and connected, are not timed. torchft is installed into
-build/bench-torchft, beside the packages of the Python that runs this; it needs the network once.
+the same fragments; torchft's `DiLoCo` (SGD 0.7 with Nesterov momentum 0.9; no overlap,
+its default) over gloo with a lighthouse, Yeto with a real `yeto syncer` and its defaults. Runs
+alternate; the first steps, in which everything is loaded and connected, are not timed. torchft is
+installed into build/bench-torchft, beside the packages of the Python that runs this; it needs the
+network once.
 
 A kill is `kill -9` of the second replica half way, which is started again at once; both sides may
 go on alone (torchft: min_replicas 1). Time lost is what the first replica did not step, and what it
@@ -49,6 +50,8 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=3, help="of each side, alternating")
     parser.add_argument("--rows", type=int, default=8, help="of 64 tokens a step")
     parser.add_argument("--wire-dtype", default="f32", help="of Yeto; torchft sends f32 on a CPU")
+    parser.add_argument("--overlap", type=int, default=0, choices=[0, 1, 2],
+                        help="steps that torchft takes during a merge: fragment_sync_delay")  # fmt: skip
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="folder to leave logs in")
     parser.add_argument("--smoke", action="store_true", help="one short run of each side")
@@ -83,7 +86,7 @@ def torchft_python() -> Path:
 def make_task(options: argparse.Namespace, folder: Path) -> tuple[Task, str]:
     text = corpus.load()
     data = folder / "data.pt"
-    torch.save({"train": text.library, "held_out": text.held_out}, data)
+    torch.save({"train": text.language, "held_out": text.held_out}, data)
     task = Task(
         data=str(data), seed=options.seed, steps=options.steps, warmup=48, rows=options.rows,
         interval=24, fragments=8, lr=2e-3,
@@ -97,7 +100,7 @@ def parameters_count() -> int:
     return sum(value.numel() for value in initial_values(SHAPE, 0).values())
 
 
-def print_conditions(task: Task, wire: str, sha256: str) -> None:
+def print_conditions(task: Task, options: argparse.Namespace, sha256: str) -> None:
     print(
         f"Llama of {parameters_count()} parameters, {task.rows} × {SHAPE.context} tokens a step, "
         f"{task.steps} steps of each of 2 replicas ({task.warmup} of them not timed), H "
@@ -105,16 +108,16 @@ def print_conditions(task: Task, wire: str, sha256: str) -> None:
     )
     print(
         f"torch {torch.__version__}, one thread a replica, {os.cpu_count()} cores; Yeto: wire "
-        f"{wire}, defaults (every commit durable on disk); {TORCHFT}: gloo, f32, min_replicas 1, "
-        "nothing on disk",
+        f"{options.wire_dtype}, defaults (every commit durable on disk); {TORCHFT}: gloo, f32, "
+        f"overlap {options.overlap}, nothing on disk",
         flush=True,
     )
 
 
 def per_sync(moved: dict[str, int], task: Task) -> float:
-    """Bytes through one replica's network port for each parameter and each cycle of H steps."""
-    cycles = (task.steps - task.warmup) / task.interval
-    return (moved["sent"] + moved["received"]) / cycles / parameters_count()
+    """Bytes through one replica's network port for each parameter and merge of all fragments."""
+    syncs = moved["merges"] / task.fragments
+    return (moved["sent"] + moved["received"]) / syncs / parameters_count()
 
 
 def healthy(task: Task, sides: list[Any], runs: int) -> dict[str, list[dict[str, float]]]:
@@ -122,15 +125,18 @@ def healthy(task: Task, sides: list[Any], runs: int) -> dict[str, list[dict[str,
     for run in range(runs):
         for side in sides:
             result = run_pair(side, replace(task, seed=task.seed + run), kill=False)
+            cycles = (task.steps - task.warmup) / task.interval
             row = {
                 "steps_per_s": result.steps_per_s(),
+                "syncs": result.moved[0]["merges"] / task.fragments / cycles,
                 "bytes": statistics.mean(per_sync(moved, task) for moved in result.moved),
                 "loss": result.losses[0],
             }
             out[side.name].append(row)
             print(
                 f"{side.name}: {row['steps_per_s']:.1f} steps/s, {row['bytes']:.2f} bytes a "
-                f"parameter and sync, held-out loss {row['loss']:.4f}",
+                f"parameter and sync, {row['syncs']:.2f} syncs in H steps, held-out loss "
+                f"{row['loss']:.4f}",
                 flush=True,
             )
     return out
@@ -156,7 +162,7 @@ def print_figures(plain: dict[str, list[dict[str, float]]], kills: dict[str, lis
     print_figure(Figure("torchft/bytes_per_sync", "x torchft", limit=1.05), ratios("bytes"))
     print_figure(Figure("torchft/held_out_loss", "x torchft", limit=1.0), ratios("loss"))
     pairs = zip(kills["yeto"], kills["torchft"], strict=True)
-    lost = [ours / theirs for ours, theirs in pairs]
+    lost = [ours / max(theirs, 1e-3) for ours, theirs in pairs]
     print_figure(Figure("torchft/time_lost_per_kill", "x torchft", limit=1.0), lost)
 
 
@@ -169,9 +175,9 @@ def main() -> int:
     try:
         python = torchft_python()
         task, sha256 = make_task(options, folder)
-        print_conditions(task, options.wire_dtype, sha256)
+        print_conditions(task, options, sha256)
         ours = Yeto(folder, Path(sys.executable), options.wire_dtype)
-        sides = [ours, Torchft(folder, python, ours)]
+        sides = [ours, Torchft(folder, python, ours, options.overlap)]
         plain = healthy(task, sides, options.runs)
         kills = killed(task, sides, options.runs)
     except SideError as error:

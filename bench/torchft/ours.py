@@ -26,18 +26,18 @@ def main() -> None:
     )
     ready = boundary.wait_ready(60.0)
     tell("ready", joined_late=ready["joined_late"])
-    before = socket_bytes()
-    report = {}
+    before, merges, report = socket_bytes(), 0, {}
     for step in range(1, task.steps + 1):
         learner.step()
         report = boundary.step(learner.tokens)
-        tell("step", step=step, kept=report["merged"] > 0)
+        tell("step", step=step)
+        merges += len(report["applied"])
         if step == task.warmup:
-            before = socket_bytes()
+            before, merges = socket_bytes(), 0
         if report["draining"]:
             break
     sent, received = moved(before)
-    tell("moved", sent=sent, received=received)
+    tell("moved", sent=sent, received=received, merges=merges)
     if more["finalize"] == "1":
         boundary.finalize("limit", 60.0)
         tell("final", loss=learner.held_out_loss(), dropped=report["dropped"])

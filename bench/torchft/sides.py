@@ -164,8 +164,8 @@ class Yeto:
 class Torchft:
     name = "torchft"
 
-    def __init__(self, folder: Path, python: Path, ours: Yeto) -> None:
-        self._base, self._python, self._ours = folder, python, ours
+    def __init__(self, folder: Path, python: Path, ours: Yeto, overlap: int) -> None:
+        self._base, self._python, self._ours, self._overlap = folder, python, ours, overlap
         self._runs = 0
 
     def open(self, task: Task, kill: bool) -> None:
@@ -174,12 +174,18 @@ class Torchft:
         self._folder.mkdir()
         task.write(self._folder / "task.json")
         (self._folder / "fragments.json").write_text(json.dumps(self._ours.fragments))
-        command = [str(self._python), "-m", "bench.torchft.theirs", "lighthouse", "1"]
+        # Where nobody is killed both wait for the other, so that none merges alone.
+        least = "1" if kill else "2"
+        command = [str(self._python), "-m", "bench.torchft.theirs", "lighthouse", least]
         self._lighthouse = Process(command, self._folder / "lighthouse.log")
         self._address = self._lighthouse.event("lighthouse")["address"]
 
     def replica(self, number: int) -> Process:
-        more = {"lighthouse": self._address, "fragments": self._folder / "fragments.json"}
+        more = {
+            "lighthouse": self._address,
+            "fragments": self._folder / "fragments.json",
+            "overlap": self._overlap,
+        }
         return worker(self._python, "theirs", self._folder, number, more)
 
     def close(self) -> None:

@@ -2,9 +2,9 @@
 """One replica of torchft 0.2.0: the loop of task.py inside its `DiLoCo` over gloo, or a lighthouse.
 
 python -m bench.torchft.theirs lighthouse MIN_REPLICAS
-python -m bench.torchft.theirs TASK.json REPLICA lighthouse=URL fragments=FILE
+python -m bench.torchft.theirs TASK.json REPLICA lighthouse=URL fragments=FILE overlap=N
 
-FILE has the names of the tensors of each fragment.
+FILE has the names of the tensors of each fragment; N is `fragment_sync_delay`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ class Fragment(nn.Module):
 
 
 class Replica:
-    def __init__(self, learner: Learner, fragments: list[list[str]], lighthouse: str) -> None:
+    def __init__(self, learner: Learner, more: dict[str, str]) -> None:
         self.learner = learner
+        fragments = json.loads(Path(more["fragments"]).read_text())
         self.store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
         self.manager = Manager(
             pg=ProcessGroupGloo(timeout=timedelta(seconds=60)),
@@ -54,7 +55,7 @@ class Replica:
             world_size=1,
             store_addr=HOST,
             store_port=self.store.port,
-            lighthouse_addr=lighthouse,
+            lighthouse_addr=more["lighthouse"],
             replica_id=f"replica_{learner.replica}",
             hostname=HOST,
         )
@@ -67,6 +68,7 @@ class Replica:
             learner.islands.optimizer,
             [torch.optim.SGD(module.parameters(), **OUTER) for module in self.modules],
             sync_every=learner.task.interval,
+            fragment_sync_delay=int(more["overlap"]),
         )
         self.aborted = 0  # merges that did not come about; their steps are undone
         self._count_aborted()
@@ -104,19 +106,18 @@ class Replica:
 def train() -> None:
     task, replica, more = worker_arguments()
     learner = Learner(task, replica)
-    fragments = json.loads(Path(more["fragments"]).read_text())
-    own = Replica(learner, fragments, more["lighthouse"])
+    own = Replica(learner, more)
     tell("ready", joined_late=False)
-    before = socket_bytes()
+    before, merges = socket_bytes(), 0
     with own.diloco:
         for step in range(1, task.steps + 1):
             learner.step()
-            tell("step", step=step, aborted=own.aborted, merges=own.manager.current_step(),
-                 kept=own.manager.current_step() > 0)  # fmt: skip
+            tell("step", step=step, aborted=own.aborted)
             if step == task.warmup:
-                before = socket_bytes()
+                before, merges = socket_bytes(), own.manager.current_step()
     sent, received = moved(before)
-    tell("moved", sent=sent, received=received)
+    merges = own.manager.current_step() - merges
+    tell("moved", sent=sent, received=received, merges=merges)
     tell("final", loss=own.better_loss(), dropped=own.aborted)
     # The other replica may still need this one's manager for its last merge.
     time.sleep(1.0)

@@ -157,10 +157,10 @@ def test_storm_of_a_few_seconds_keeps_its_promises(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     figures = [bench.figure_of(line) for line in done.stdout.splitlines()]
     values = {figure["figure"]: figure["value"] for figure in figures if figure is not None}
-    assert values["storm/ledger_unbalanced_m4"] == 0
-    assert values["storm/final_digests_m4"] == 1
-    assert 0 < values["storm/tokens_kept_m4"] < 1.5
-    assert 0 < values["storm/participation_m4"] <= 1
+    assert values["storm/ledger_unbalanced_smoke"] == 0
+    assert values["storm/final_digests_smoke"] == 1
+    assert 0 < values["storm/tokens_kept_smoke"] < 1.5
+    assert 0 < values["storm/participation_smoke"] <= 1
     # The tape of the run with faults names what happened.
     tape = [json.loads(line) for line in (tmp_path / "storm/storm/tape.jsonl").open()]
     assert len([line for line in tape if line["event"] == "run"]) == 2
