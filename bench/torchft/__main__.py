@@ -50,8 +50,10 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=3, help="of each side, alternating")
     parser.add_argument("--rows", type=int, default=8, help="of 64 tokens a step")
     parser.add_argument("--wire-dtype", default="f32", help="of Yeto; torchft sends f32 on a CPU")
-    parser.add_argument("--overlap", type=int, default=0, choices=[0, 1, 2],
-                        help="steps that torchft takes during a merge: fragment_sync_delay")  # fmt: skip
+    parser.add_argument(
+        "--overlap", type=int, default=0, choices=[0, 1, 2],
+        help="steps that torchft takes during a merge: fragment_sync_delay",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="folder to leave logs in")
     parser.add_argument("--smoke", action="store_true", help="one short run of each side")
