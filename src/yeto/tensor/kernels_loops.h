@@ -319,65 +319,55 @@ YETO_INLINE bool run_step(const Step& step, std::size_t count, Whole&& whole, So
   return bad == 0;
 }
 
-// The sum of all sources in one expression: their number is a constant here, so that the sum of one
-// element never leaves its register.
-template <class T, std::size_t kCount>
-struct Mean {
+// Sources [kFirst, kFirst + kCount) in one expression: their number is a constant here, so that the
+// sum of one element stays in its register.
+template <class T, std::size_t kFirst, std::size_t kCount>
+struct Some {
   const T* x[kCount];
   float weight[kCount];
-  YETO_INLINE explicit Mean(const Sources& sources) {
+
+  YETO_INLINE explicit Some(const Sources& sources) {
     for (std::size_t m = 0; m < kCount; ++m) {
-      x[m] = static_cast<const T*>(sources.at[m]);
-      weight[m] = sources.weight[m];
+      x[m] = static_cast<const T*>(sources.at[kFirst + m]);
+      weight[m] = sources.weight[kFirst + m];
     }
   }
-  YETO_INLINE float more(float sum, std::size_t i) const {
-    for (std::size_t m = 1; m < kCount; ++m) {
-      sum += weight[m] * as_f32(x[m][i]);
+  // `out` of kMini values from `at` on; the first sources begin it, the others add to it.
+  YETO_INLINE void mini(float* __restrict out, std::size_t at) const {
+    for (std::size_t i = 0; i < kMini; ++i) {
+      constexpr std::size_t kBegun = kFirst == 0 ? 1 : 0;
+      float sum = kFirst == 0 ? weight[0] * as_f32(x[0][at + i]) : out[i];
+      for (std::size_t m = kBegun; m < kCount; ++m) {
+        sum += weight[m] * as_f32(x[m][at + i]);
+      }
+      out[i] = sum;
     }
-    return sum;
   }
-  YETO_INLINE float first(std::size_t i) const { return weight[0] * as_f32(x[0][i]); }
 };
 
-template <class T, std::size_t kCount>
-void sum_of(float* __restrict out, const Sources& sources, bool add, std::size_t count,
-            double* squares) {
-  const Mean<T, kCount> mean(sources);
-  const auto values = [&](std::size_t at, std::size_t some) YETO_ALWAYS {
-    if (add) {
-      for (std::size_t i = at; i < at + some; ++i) {
-        out[i] = mean.more(out[i] + mean.first(i), i);
-      }
-    } else {
-      for (std::size_t i = at; i < at + some; ++i) {
-        out[i] = mean.more(mean.first(i), i);
-      }
-    }
-    if (squares != nullptr) {
-      add_squares(squares, out + at, some);
-    }
-  };
-  // By minis, so that squares are computed while the next values are on their way.
-  std::size_t at = 0;
-  for (; at + kMini <= count; at += kMini) {
-    values(at, kMini);
-  }
-  values(at, count - at);
-}
+// More sources than this in one expression read so many lines of the same place of the cache, where
+// all buffers begin at one place of a page, that they drive out each other.
+constexpr std::size_t kTogether = 4;
 
 template <class T, std::size_t kCount>
 bool mean_step_of(const Sources& sources, const Step& step, std::size_t count) {
-  const Mean<T, kCount> mean(sources);
-  return run_step(
-      step, count,
-      [&mean](float* out, std::size_t at) YETO_ALWAYS {
-        for (std::size_t i = 0; i < kMini; ++i) {
-          out[i] = mean.more(mean.first(at + i), at + i);
-        }
-      },
-      [&sources](float* out, std::size_t at, std::size_t some)
-          YETO_ALWAYS { Pairs<T>(sources).all(out, at, some, false); });
+  constexpr std::size_t kHead = kCount < kTogether ? kCount : kTogether;
+  const Some<T, 0, kHead> head(sources);
+  const auto rest = [&sources](float* out, std::size_t at, std::size_t some)
+                        YETO_ALWAYS { Pairs<T>(sources).all(out, at, some, false); };
+  if constexpr (kCount > kTogether) {
+    const Some<T, kHead, kCount - kHead> tail(sources);
+    return run_step(
+        step, count,
+        [&head, &tail](float* out, std::size_t at) YETO_ALWAYS {
+          head.mini(out, at);
+          tail.mini(out, at);
+        },
+        rest);
+  } else {
+    return run_step(
+        step, count, [&head](float* out, std::size_t at) YETO_ALWAYS { head.mini(out, at); }, rest);
+  }
 }
 
 template <class T>
