@@ -8,6 +8,7 @@ usual files, as with each cloud's own tools; they never appear in a message.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -83,7 +84,10 @@ def _store(url: str) -> Any:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:300]
+    text = str(error).strip()
+    code = re.search(r"<Code>(\w+)</Code>", text)  # the store's own word for it
+    line = text.partition("\n")[0][:300]
+    return f"{code[1]} ({line})" if code else line
 
 
 def _translated(error: Exception, where: str) -> YetoError:
@@ -94,7 +98,7 @@ def _translated(error: Exception, where: str) -> YetoError:
     if isinstance(error, exceptions.NotFoundError | FileNotFoundError):
         return YetoError("E_NOT_FOUND", "there is no such object", where)
     denied = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
-    if denied or "credential" in text.lower() or "InvalidAccessKeyId" in text:
+    if denied or "credential" in text.lower() or "403 Forbidden" in text or "401 " in text:
         return YetoError(
             "E_CREDENTIALS",
             f"the store refuses these credentials: {line}",

@@ -13,6 +13,7 @@
 
 #include "yeto/base/result.h"
 #include "yeto/sync/core/events.h"
+#include "yeto/sync/jobs/checkpoint_copy.h"
 
 namespace yeto::sync {
 
@@ -28,6 +29,10 @@ struct TapeHead {
 std::string tape_line(const TapeHead& head, const TapeRecord& record,
                       const std::vector<SeatValue>& weights = {});
 
+// A committed round that was written again from a checkpoint: marked `repaired`, its times null.
+std::string tape_repaired_line(const TapeHead& head, const TapeRound& record,
+                               const std::vector<SeatValue>& weights);
+
 using TextPairs = std::vector<std::pair<std::string, std::string>>;
 
 // First line of a term: {"event":"run", …, "settings":{…}}.
@@ -36,11 +41,23 @@ struct RunRecord {
   std::uint64_t pid = 0;
   bool resumed = false;
   TextPairs settings;
+  // Of a resumed run: what it begins with. Round lines of older terms above these versions are
+  // void.
+  std::uint64_t global_step = 0;
+  std::vector<std::uint64_t> versions;
 };
 std::string tape_run_line(const TapeHead& head, const RunRecord& record);
 
 // "seq" of a line; nothing if the line is not a tape record.
 std::optional<std::uint64_t> seq_of_tape_line(std::string_view line);
+
+// What tells one commit from all others. Nothing if the line is not that of a committed round.
+struct CommittedRound {
+  std::uint32_t fragment = 0;
+  std::uint64_t version = 0;
+  wire::Digest16 digest{};
+};
+std::optional<CommittedRound> committed_round_of(std::string_view line);
 
 struct StatusRecord {
   std::string run_id;
@@ -50,6 +67,7 @@ struct StatusRecord {
   std::vector<std::uint64_t> fragment_values;  // empty while the layout is unknown
   std::string error;                           // trouble outside the core; empty: none
   std::optional<int> exit;
+  std::optional<CopyStatus> checkpoint_copy;  // none: checkpoints are not copied
 };
 std::string status_text(const StatusRecord& record);
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <type_traits>
 #include <variant>
@@ -41,6 +42,36 @@ Json optional_json(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
+Json ledger_json(const Ledger& ledger) {
+  return Json{{"pushed", ledger.pushed},
+              {"merged", ledger.merged},
+              {"dropped", ledger.dropped},
+              {"waiting", ledger.waiting}};
+}
+
+// How much of the sample order is settled, in positions.
+Json data_json(const DataState& data) {
+  std::uint64_t settled = 0;
+  std::uint64_t out = 0;
+  std::uint64_t returned = 0;
+  for (const DataRange& range : data.settled) {
+    settled += range.count;
+  }
+  for (const SeatRange& range : data.out) {
+    out += range.range.count;
+  }
+  for (const DataRange& range : data.returned) {
+    returned += range.count;
+  }
+  return Json{{"rows", data.rows},
+              {"epoch", data.next.epoch},
+              {"next", data.next.first},
+              {"settled", settled},
+              {"out", out},
+              {"returned", returned},
+              {"repeated", data.repeated}};
+}
+
 class RecordWriter {
  public:
   RecordWriter(const TapeHead& head, const std::vector<SeatValue>& weights)
@@ -75,7 +106,13 @@ class RecordWriter {
     for (const SeatReason& drop : r.dropped) {
       out["dropped"].push_back(Json{{"seat", drop.seat}, {"reason", drop.reason}});
     }
-    out["carried"] = counts_json(r.carried, "lag");
+    out["carried"] = Json::array();
+    for (std::size_t i = 0; i < r.carried.size(); ++i) {
+      out["carried"].push_back(
+          Json{{"seat", r.carried[i].seat},
+               {"lag", static_cast<std::uint64_t>(r.carried[i].value)},
+               {"factor", i < r.factors.size() ? Json(r.factors[i].value) : Json(nullptr)}});
+    }
     out["weights"] = values_json(weights_, "weight");
     out["norms"] = values_json(r.norms, "norm");
     out["tokens"] = counts_json(r.tokens, "tokens");
@@ -83,6 +120,18 @@ class RecordWriter {
     out["bytes_in"] = r.bytes_in;
     out["bytes_out"] = r.bytes_out;
     out["digest"] = hex(r.digest);
+    out["ledger"] = ledger_json(r.ledger);
+    return out;
+  }
+  Json operator()(const TapeLate& r) const {
+    Json out = head_json(head_, "late");
+    out["seat"] = r.seat;
+    out["fragment"] = r.fragment;
+    out["round"] = r.round == 0 ? Json(nullptr) : Json(r.round);
+    out["base_version"] = r.base_version;
+    out["tokens"] = r.tokens;
+    out["carried"] = r.carried;
+    out["reason"] = r.reason.empty() ? Json(nullptr) : Json(r.reason);
     return out;
   }
   Json operator()(const TapeCheckpoint& r) const {
@@ -160,7 +209,9 @@ Json seat_json(const SeatStatus& seat) {
               {"heartbeat_age_s", optional_json(seat.heartbeat_age_s)},
               {"pushes", seat.pushes},
               {"merged", seat.merged},
+              {"carried", seat.carried},
               {"dropped", seat.dropped},
+              {"quarantined_until", optional_json(seat.quarantined_until)},
               {"bytes_pushed", seat.bytes_pushed},
               {"bytes_received", seat.bytes_received}};
 }
@@ -182,6 +233,16 @@ std::string tape_line(const TapeHead& head, const TapeRecord& record,
   return one_line(std::visit(RecordWriter(head, weights), record));
 }
 
+std::string tape_repaired_line(const TapeHead& head, const TapeRound& record,
+                               const std::vector<SeatValue>& weights) {
+  Json out = RecordWriter(head, weights)(record);
+  for (const char* time : {"launch", "quorum", "grace", "commit"}) {
+    out[time] = nullptr;
+  }
+  out["repaired"] = true;
+  return one_line(out);
+}
+
 std::string tape_run_line(const TapeHead& head, const RunRecord& record) {
   Json out = head_json(head, "run");
   out["run_id"] = record.run_id;
@@ -190,6 +251,10 @@ std::string tape_run_line(const TapeHead& head, const RunRecord& record) {
   out["settings"] = Json::object();
   for (const auto& [name, value] : record.settings) {
     out["settings"][name] = value;
+  }
+  if (record.resumed) {
+    out["global_step"] = record.global_step;
+    out["versions"] = record.versions;
   }
   return one_line(out);
 }
@@ -200,6 +265,32 @@ std::optional<std::uint64_t> seq_of_tape_line(std::string_view line) {
     return std::nullopt;
   }
   return json["seq"].get<std::uint64_t>();
+}
+
+std::optional<CommittedRound> committed_round_of(std::string_view line) {
+  // Most lines are of another kind; this spares parsing them.
+  if (line.find("\"event\":\"round\"") == std::string_view::npos) {
+    return std::nullopt;
+  }
+  const Json json = Json::parse(line, nullptr, false);
+  if (!json.is_object() || json.value("committed", Json()) != true) {
+    return std::nullopt;
+  }
+  for (const char* key : {"fragment", "version"}) {
+    if (!json.contains(key) || !json[key].is_number_unsigned()) {
+      return std::nullopt;
+    }
+  }
+  CommittedRound out{
+      json["fragment"].get<std::uint32_t>(), json["version"].get<std::uint64_t>(), {}};
+  const Json digest = json.value("digest", Json());
+  const std::optional<Bytes> bytes =
+      digest.is_string() ? from_hex(digest.get<std::string>()) : std::nullopt;
+  if (!bytes || bytes->size() != out.digest.size()) {
+    return std::nullopt;
+  }
+  std::copy(bytes->begin(), bytes->end(), out.digest.begin());
+  return out;
 }
 
 std::string status_text(const StatusRecord& record) {
@@ -219,13 +310,19 @@ std::string status_text(const StatusRecord& record) {
     out["seats"].push_back(seat_json(seat));
   }
   out["fragments"] = fragments_json(record);
-  out["ledger"] = Json{{"pushed", core.ledger.pushed},
-                       {"merged", core.ledger.merged},
-                       {"dropped", core.ledger.dropped},
-                       {"waiting", core.ledger.waiting}};
+  out["ledger"] = ledger_json(core.ledger);
+  out["carried_pushes"] = core.carried_pushes;
+  out["buffer_bytes"] = core.buffer_bytes;
+  out["data"] = core.data.rows == 0 ? Json(nullptr) : data_json(core.data);
   out["waiting_for"] = core.waiting_for.empty() ? Json(nullptr) : Json(core.waiting_for);
   const std::string& error = core.error.empty() ? record.error : core.error;
   out["error"] = error.empty() ? Json(nullptr) : Json(error);
+  if (record.checkpoint_copy) {
+    const CopyStatus& copy = *record.checkpoint_copy;
+    out["checkpoint_copy"] = Json{{"place", copy.place},
+                                  {"global_step", optional_json(copy.global_step)},
+                                  {"error", copy.error.empty() ? Json(nullptr) : Json(copy.error)}};
+  }
   out["exit"] = optional_json(record.exit);
   return one_line(out) + "\n";
 }

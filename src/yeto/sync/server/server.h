@@ -24,10 +24,14 @@ struct ServerOptions {
   net::Address bind{"127.0.0.1", 0};
   CoreOptions core;  // `term` is filled by open()
   merge::OuterRule outer;
+  merge::Correction correction = merge::Correction::kNone;
   merge::WeightRule weights = merge::WeightRule::kTokens2;
   int threads = 1;  // of a merge
   SessionKey run_token{};
+  // A folder, or a shared store (then a checkpoint is durable when it is there).
   std::shared_ptr<store::ObjectStore> checkpoint;
+  // A shared store that each checkpoint of the folder is also copied to; may be null.
+  std::shared_ptr<store::ObjectStore> checkpoint_copy;
   bool resume = false;
   // Empty: not written.
   std::filesystem::path endpoint;

@@ -19,6 +19,8 @@ namespace yeto::sync {
 namespace {
 
 constexpr std::uint64_t kWindow = 64 << 10;
+// How long a checkpoint waits for the lines before it.
+constexpr Nanos kPositionLimit = 1 * kSecond;
 
 // The last `count` bytes before `end`.
 Result<std::string> read_before(int fd, std::uint64_t end, std::uint64_t count,
@@ -102,6 +104,30 @@ Status TapeFile::read_last_seq() {
   }
 }
 
+Status TapeFile::each_line_backwards(const std::function<Go(std::string_view line)>& visit) const {
+  std::string rest;  // the beginning of the line that the last window cut
+  for (std::uint64_t end = size_; end > 0;) {
+    const std::uint64_t count = std::min(end, kWindow);
+    YETO_ASSIGN(std::string text, read_before(file_.get(), end, count, path_));
+    end -= count;
+    text += rest;
+    if (text.back() == '\n') {
+      text.pop_back();
+    }
+    for (std::size_t at = text.rfind('\n'); at != std::string::npos; at = text.rfind('\n')) {
+      if (visit(std::string_view(text).substr(at + 1)) == Go::kStop) {
+        return Unit{};
+      }
+      text.resize(at);
+    }
+    rest = std::move(text) + "\n";
+    if (end == 0 && visit(std::string_view(rest).substr(0, rest.size() - 1)) == Go::kStop) {
+      return Unit{};
+    }
+  }
+  return Unit{};
+}
+
 Status TapeFile::append(std::string_view line) {
   std::string text(line);
   text += '\n';
@@ -146,6 +172,11 @@ Status replace_file_unsynced(const std::filesystem::path& path, std::string_view
 
 Recorder::Recorder(std::optional<TapeFile> tape, std::filesystem::path status_path)
     : has_tape_(tape.has_value()), tape_(std::move(tape)), status_path_(std::move(status_path)) {
+  if (has_tape_) {
+    MutexLock lock(mutex_);
+    next_seq_ = tape_->next_seq();
+    tape_bytes_ = tape_->bytes();
+  }
   writer_ = JoiningThread([this] { write_files(); });
   if (has_tape_) {
     syncing_ = JoiningThread([this] { sync_tape(); });
@@ -159,12 +190,34 @@ void Recorder::tape(std::string line) {
   if (closed_ || !has_tape_) {
     return;
   }
+  ++next_seq_;
   if (lines_.size() >= kMaxWaitingTapeLines) {
     ++lines_lost_;
     return;
   }
+  ++given_;
   lines_.push_back(std::move(line));
   changed_.notify_all();
+}
+
+std::optional<checkpoint::TapePosition> Recorder::position() {
+  const Nanos end = monotonic_now() + kPositionLimit;
+  MutexLock lock(mutex_);
+  if (!has_tape_) {
+    return std::nullopt;
+  }
+  const std::uint64_t given = given_;
+  const std::uint64_t seq = next_seq_;
+  while (handled_ < given && !finished_) {
+    const Nanos left = behind_ ? 0 : end - monotonic_now();
+    if (left <= 0) {
+      behind_ = true;
+      return std::nullopt;
+    }
+    changed_.wait_for(mutex_, std::chrono::nanoseconds(left));
+  }
+  behind_ = false;
+  return checkpoint::TapePosition{tape_bytes_, seq};
 }
 
 void Recorder::status(std::string text) {
@@ -233,6 +286,8 @@ void Recorder::write_files() {
       }
     }
     MutexLock lock(mutex_);
+    handled_ += lines.size();
+    tape_bytes_ = tape_ ? tape_->bytes() : 0;
     written_ = written_ || !lines.empty();
     finished_ = closed;
     changed_.notify_all();

@@ -4,9 +4,11 @@
 // own, so that a slow disk never holds up the loop.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +16,7 @@
 #include "yeto/base/files.h"
 #include "yeto/base/result.h"
 #include "yeto/base/thread.h"
+#include "yeto/sync/jobs/checkpoint.h"
 
 namespace yeto::sync {
 
@@ -26,6 +29,14 @@ class TapeFile {
   // The number the next record gets; one above the last one of the file.
   std::uint64_t next_seq() const { return next_seq_; }
   std::uint64_t bytes_cut_off() const { return bytes_cut_off_; }
+  std::uint64_t bytes() const { return size_; }
+  const std::filesystem::path& path() const { return path_; }
+  // Calls `visit` with whole lines, the last one first, without their ends, until it says stop.
+  // kIo.
+  enum class Go { kOn, kStop };
+  Status each_line_backwards(const std::function<Go(std::string_view line)>& visit) const;
+  // Numbers go on at `seq` if they have not come as far (lines at the end of the file were lost).
+  void raise_seq(std::uint64_t seq) { next_seq_ = std::max(next_seq_, seq); }
   // Writes the line and its end. After a failed write the file ends with the last whole line again.
   Status append(std::string_view line);
   // May run while another thread appends.
@@ -61,6 +72,10 @@ class Recorder {
   Recorder& operator=(const Recorder&) = delete;
 
   void tape(std::string line);
+  // Waits until the lines given before are written, at most a second, and says how far the file has
+  // come. Nothing if there is no tape or the disk does not keep up; such a disk is not waited for
+  // again until it has caught up.
+  std::optional<checkpoint::TapePosition> position();
   // The newest text wins; one not yet written is replaced.
   void status(std::string text);
   // Writes and syncs what is waiting, then ends the thread. Later calls of tape() and status() do
@@ -87,6 +102,11 @@ class Recorder {
   bool written_ YETO_GUARDED_BY(mutex_) = false;   // lines since the last sync
   bool finished_ YETO_GUARDED_BY(mutex_) = false;  // the writer has ended
   std::uint64_t lines_lost_ YETO_GUARDED_BY(mutex_) = 0;
+  std::uint64_t next_seq_ YETO_GUARDED_BY(mutex_) = 0;    // of the next line given
+  std::uint64_t given_ YETO_GUARDED_BY(mutex_) = 0;       // lines that were taken in
+  std::uint64_t handled_ YETO_GUARDED_BY(mutex_) = 0;     // of them, written or failed
+  std::uint64_t tape_bytes_ YETO_GUARDED_BY(mutex_) = 0;  // of the file after `handled_` lines
+  bool behind_ YETO_GUARDED_BY(mutex_) = false;           // the disk did not keep up
   std::string error_ YETO_GUARDED_BY(mutex_);
   JoiningThread writer_;
   JoiningThread syncing_;

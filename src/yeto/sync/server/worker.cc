@@ -22,11 +22,20 @@ JobResult result_of(Event event, std::string trouble = {}) {
 
 }  // namespace
 
-Worker::Worker(Jobs& jobs, std::function<void(JobResult)> deliver)
-    : jobs_(jobs), deliver_(std::move(deliver)), orders_(kMaxWaitingJobs) {
+Worker::Worker(Jobs& jobs, std::function<void(JobResult)> deliver, TapePosition position)
+    : jobs_(jobs),
+      deliver_(std::move(deliver)),
+      position_(std::move(position)),
+      orders_(kMaxWaitingJobs),
+      snapshots_(kMaxWaitingSnapshots) {
   thread_ = JoiningThread([this] {
     while (const std::optional<JobOrder> order = orders_.pop()) {
-      deliver_(carry_out(*order));
+      carry_out(*order);
+    }
+  });
+  writer_ = JoiningThread([this] {
+    while (std::optional<Writing> writing = snapshots_.pop()) {
+      write_checkpoint(std::move(*writing));
     }
   });
 }
@@ -39,11 +48,28 @@ void Worker::close() {
   while (orders_.try_pop()) {
   }
   orders_.close();
+  while (snapshots_.try_pop()) {
+  }
+  snapshots_.close();
   thread_.join();
+  writer_.join();
 }
 
-JobResult Worker::carry_out(const JobOrder& order) {
-  return std::visit([this](const auto& job) { return run(job); }, order);
+void Worker::carry_out(const JobOrder& order) {
+  std::optional<JobResult> result =
+      std::visit([this](const auto& job) { return std::optional<JobResult>(run(job)); }, order);
+  if (result) {
+    deliver_(std::move(*result));
+  }
+}
+
+void Worker::write_checkpoint(Writing writing) {
+  if (position_) {
+    writing.snapshot.manifest.tape = position_();
+  }
+  const Status written = jobs_.write(std::move(writing.snapshot));
+  deliver_(result_of(Checkpointed{writing.job, written.has_value(),
+                                  written ? std::string() : in_words(written.error())}));
 }
 
 JobResult Worker::run(const LoadLayout& order) {
@@ -98,10 +124,13 @@ JobResult Worker::run(const MakeImages& order) {
   return result_of(ImagesMade{order.job, std::move(*images)});
 }
 
-JobResult Worker::run(const Checkpoint& order) {
-  const Status written = jobs_.checkpoint(order.state);
-  return result_of(Checkpointed{order.job, written.has_value(),
-                                written ? std::string() : in_words(written.error())});
+std::optional<JobResult> Worker::run(const Checkpoint& order) {
+  Result<Snapshot> snapshot = jobs_.snapshot(order.state);
+  if (!snapshot) {
+    return result_of(Checkpointed{order.job, false, in_words(snapshot.error())});
+  }
+  snapshots_.push({order.job, std::move(*snapshot)});
+  return std::nullopt;
 }
 
 JobResult Worker::run(const MakeFinals& order) {

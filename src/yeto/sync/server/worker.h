@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Worker: the thread that carries out jobs, one after the other, in the order given.
+// Worker: the threads that carry out jobs. One carries them out in the order given; a checkpoint is
+// only snapshotted there, and a second thread writes it while the first goes on. Results come in
+// the order of the orders, except that of a checkpoint, which comes when it is durable.
 #pragma once
 
 #include <functional>
@@ -31,34 +33,48 @@ struct JobResult {
 // Orders that wait. The core orders one job per push, merge and checkpoint in flight, far fewer
 // than this.
 inline constexpr std::size_t kMaxWaitingJobs = 1U << 16;
+// Snapshots that wait for the disk. The core orders the next checkpoint after the last one ended;
+// only a syncer that is interrupted may order one more.
+inline constexpr std::size_t kMaxWaitingSnapshots = 2;
 
 class Worker {
  public:
-  // `deliver` is called on the worker's thread. `jobs` must outlive the worker.
-  Worker(Jobs& jobs, std::function<void(JobResult)> deliver);
+  using TapePosition = std::function<std::optional<checkpoint::TapePosition>()>;
+
+  // `deliver` is called on either of the worker's threads, `position` on the writing one before a
+  // checkpoint is written. `jobs` must outlive the worker.
+  Worker(Jobs& jobs, std::function<void(JobResult)> deliver, TapePosition position = {});
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
   // Any thread. Waits at kMaxWaitingJobs. Does nothing after close().
   void order(JobOrder order);
-  // Orders not begun are dropped; waits for the one in progress. Results are still delivered.
+  // Orders not begun are dropped; waits for those in progress. Their results are still delivered.
   void close();
 
  private:
-  JobResult carry_out(const JobOrder& order);
+  struct Writing {
+    JobId job = 0;
+    Snapshot snapshot;
+  };
+  void carry_out(const JobOrder& order);
+  void write_checkpoint(Writing writing);
   JobResult run(const LoadLayout& order);
   JobResult run(const LoadInit& order);
   JobResult run(const InspectPush& order);
   JobResult run(const Merge& order);
   JobResult run(const MakeImages& order);
-  JobResult run(const Checkpoint& order);
+  std::optional<JobResult> run(const Checkpoint& order);
   JobResult run(const MakeFinals& order);
 
   Jobs& jobs_;
   const std::function<void(JobResult)> deliver_;
+  const TapePosition position_;
   BoundedQueue<JobOrder> orders_;
+  BoundedQueue<Writing> snapshots_;
   JoiningThread thread_;
+  JoiningThread writer_;
 };
 
 }  // namespace yeto::sync
