@@ -4,6 +4,11 @@
 #include <algorithm>
 #include <vector>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+
 #include "yeto/base/thread.h"
 
 namespace yeto::sync {
@@ -11,6 +16,30 @@ namespace {
 
 // Below this the allocator reuses memory by itself.
 constexpr std::uint64_t kPooledFrom = 128 << 10;
+
+// A merge reads a dozen buffers at once; with small pages it waits for address translations a third
+// of its time. From this size on there are large pages to be had (2 MiB on x86-64).
+constexpr std::uint64_t kLargePagesFrom = 4 << 20;
+
+// Asks for large pages, before the memory is touched. Only a hint: nothing depends on the answer.
+void ask_for_large_pages([[maybe_unused]] void* memory, [[maybe_unused]] std::uint64_t bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<std::uintptr_t>(memory) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<std::uintptr_t>(memory) + bytes) / page * page;
+  static_cast<void>(::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE));
+#endif
+}
+
+Bytes fresh(std::uint64_t bytes) {
+  Bytes memory;
+  memory.reserve(bytes);
+  if (bytes >= kLargePagesFrom) {
+    ask_for_large_pages(memory.data(), bytes);
+  }
+  memory.resize(bytes);
+  return memory;
+}
 
 bool fits(std::uint64_t capacity, std::uint64_t bytes) {
   return capacity >= bytes && capacity - bytes <= capacity / 4;
@@ -82,7 +111,7 @@ std::shared_ptr<Bytes> MemoryPool::take(std::uint64_t bytes) const {
   }
   std::unique_ptr<Bytes> memory = shelf_->find(bytes);
   if (memory == nullptr) {
-    return keep(Bytes(bytes));
+    return keep(fresh(bytes));
   }
   memory->resize(bytes);  // within its capacity
   return share(std::move(memory));
