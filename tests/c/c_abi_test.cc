@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: yeto.h serves a trainer written in C. Method: checks.c, compiled as strict C99 and linked to
-// libyeto, lives whole lives against the real server in this process; what C cannot check without
-// pain (threads, equality of islands) is checked here.
+// Goal: yeto.h serves a trainer written in C. Method: checks.c, compiled as strict C99 and linked
+// to libyeto, lives whole lives against the real server in this process; what C cannot check
+// without pain (threads, equality of islands) is checked here.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -46,8 +46,10 @@ def run(yeto: str, learner: str, folder: Path, *syncer_flags: str) -> list[dict[
             secret_file(folder / f"seat-{seat}.key", seat_key(token, seat))
             words = [learner, "--syncer", "@endpoint.json", "--run-id", "demo", "--token-file",
                      f"seat-{seat}.key", "--seat", str(seat), "--seats", "2"]  # fmt: skip
-            learners.append(subprocess.Popen(
-                words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))  # fmt: skip
+            pipe = subprocess.PIPE
+            learners.append(
+                subprocess.Popen(words, cwd=folder, stdout=pipe, stderr=pipe, text=True)
+            )
         processes += learners
         lines = []
         for process in learners:

@@ -234,7 +234,7 @@ Status Boundary::Impl::do_value_work(const Actions& work, StepReport* report) {
   const client::Tensors& tensors = values_.tensors();
   for (const client::Action& action : work) {
     if (const auto* push = std::get_if<client::TakePush>(&action)) {
-      if (push->span != client::DeltaSpan::kAgain) {
+      if (!push->again) {
         add(reads, tensors.of_fragment(push->fragment));
       }
     } else if (const auto* init = std::get_if<client::TakeInit>(&action)) {
@@ -274,17 +274,18 @@ client::FlatValues Boundary::Impl::take_image(client::ImageId image) {
 }
 
 // The image becomes the anchor in the same moment, for the next one may be on its way.
-client::FlatValues Boundary::Impl::take_anchor(const client::Apply& apply) {
+Boundary::Impl::Anchor Boundary::Impl::take_anchor(const client::Apply& apply) {
   MutexLock lock(mutex_);
   const auto found = images_.find(apply.image);
   YETO_CHECK(found != images_.end() && found->second.values, "a checked image is kept until used");
-  anchors_[apply.fragment] = Anchor{apply.version, std::move(found->second.values)};
+  anchors_[apply.fragment] =
+      Anchor{apply.version, std::move(found->second.values), found->second.digest};
   images_.erase(found);
-  return anchors_[apply.fragment].values;
+  return anchors_[apply.fragment];
 }
 
 Status Boundary::Impl::do_one(const client::TakePush& work, StepReport* report) {
-  order_push(work, values_.take_push(work.fragment, work.span));
+  order_push(work, values_.take_push(work.fragment, work.again));
   if (report != nullptr) {
     report->pushed.push_back({work.fragment, work.base_version, work.bytes});
   }
@@ -297,13 +298,14 @@ Status Boundary::Impl::do_one(const client::TakeInit& work) {
 }
 
 Status Boundary::Impl::do_one(const client::Apply& work, StepReport* report) {
-  values_.apply(work, take_anchor(work));
+  const Anchor anchor = take_anchor(work);
+  values_.apply(work, anchor.values);
   if (work.mode == client::ApplyMode::kOverwrite) {
     residuals_.clear(work.fragment);
   }
   if (report != nullptr) {
     report->applied.push_back(
-        {work.fragment, work.version, work.mode == client::ApplyMode::kOverwrite});
+        {work.fragment, work.version, work.mode == client::ApplyMode::kOverwrite, anchor.digest});
   }
   return Unit{};
 }

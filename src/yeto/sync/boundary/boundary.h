@@ -94,6 +94,7 @@ struct AppliedFragment {
   std::uint32_t fragment = 0;
   std::uint64_t version = 0;
   bool overwritten = false;
+  wire::Digest16 digest{};  // XXH3-128 of the public value, the same on all islands and on the tape
 };
 
 struct PushedFragment {

@@ -57,11 +57,13 @@ class Boundary::Impl final : public client::CourierOwner {
     client::FlatValues values;
     std::uint32_t fragment = 0;
     std::uint64_t version = 0;
+    wire::Digest16 digest{};
   };
   // What the next q4 image of a fragment changes, unless a newer one waits.
   struct Anchor {
     std::uint64_t version = 0;
     client::FlatValues values;
+    wire::Digest16 digest{};
   };
   // A wait of the trainer's thread.
   struct Wait {
@@ -93,7 +95,7 @@ class Boundary::Impl final : public client::CourierOwner {
   std::vector<std::uint32_t> live_seats() YETO_REQUIRES(mutex_);
   Result<std::optional<FinalReport>> final_report();
   client::FlatValues take_image(client::ImageId image);
-  client::FlatValues take_anchor(const client::Apply& apply);
+  Anchor take_anchor(const client::Apply& apply);
   // Granted rows, none left (count 0), or nothing yet.
   Result<std::optional<RowRange>> rows_here(std::uint64_t rows, std::uint64_t count);
   void settle_here(client::Actions& actions);

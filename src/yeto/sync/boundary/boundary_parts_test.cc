@@ -202,18 +202,9 @@ TEST_F(FragmentValuesTest, ADeltaThatDidNotArriveIsTakenOnceMore) {
   set_local(3.0F);
   const DeltaSource first = values_.take_push(0);
   set_local(7.0F);
-  const DeltaSource again = values_.take_push(0, DeltaSpan::kAgain);
+  const DeltaSource again = values_.take_push(0, true);
   EXPECT_EQ(again.snapshot.share(), first.snapshot.share());
   EXPECT_EQ(floats(again.reference), Floats(6, 1.0F));
-}
-
-TEST_F(FragmentValuesTest, TheWorkSinceAPushIsADeltaOfItsOwn) {
-  set_local(3.0F);
-  values_.take_push(0);
-  set_local(3.25F);
-  const DeltaSource since = values_.take_push(0, DeltaSpan::kSincePush);
-  EXPECT_EQ(floats(since.reference), Floats(6, 3.0F));
-  EXPECT_EQ(floats(since.snapshot), Floats(6, 3.25F));
 }
 
 TEST_F(FragmentValuesTest, TheBlendedReferenceHoldsTheRetainedShare) {

@@ -9,6 +9,7 @@
 #include "yeto/sync/boundary/boundary_impl.h"
 #include "yeto/sync/client/values.h"
 #include "yeto/tensor/bf16.h"
+#include "yeto/tensor/image.h"
 
 namespace yeto::sync {
 
@@ -55,7 +56,7 @@ Result<client::FlatValues> Boundary::Impl::public_value(const client::CheckImage
                                                         const std::shared_ptr<Bytes>& bytes,
                                                         const client::FlatValues& base) const {
   if (order.codec != CodecId::kQ4) {
-    YETO_TRY(codec::check_image(order.codec, *bytes, order.values));
+    YETO_TRY(yeto::check_image(order.codec, *bytes, order.values));
     return client::FlatValues(bytes, codec::anchor_dtype(order.codec));
   }
   if (!base || base.dtype() != DType::kBf16) {
@@ -75,7 +76,7 @@ void Boundary::Impl::verify_image(const client::CheckImage& order,
   {
     MutexLock lock(mutex_);
     images_[order.image] = Image{nullptr, ok ? std::move(*values) : client::FlatValues(),
-                                 order.fragment, order.version};
+                                 order.fragment, order.version, order.digest};
   }
   feed(client::ImageChecked{order.image, ok});
 }

@@ -20,15 +20,14 @@ FlatValues FragmentValues::snapshot(std::uint32_t fragment) const {
   return {memory, DType::kF32};
 }
 
-DeltaSource FragmentValues::take_push(std::uint32_t fragment, DeltaSpan span) {
+DeltaSource FragmentValues::take_push(std::uint32_t fragment, bool again) {
   State& state = states_[fragment];
   YETO_CHECK(state.reference, "a delta needs an anchor");
-  YETO_CHECK(span == DeltaSpan::kWhole || state.pushed, "a delta from P needs P");
-  if (span == DeltaSpan::kAgain) {
-    return {state.reference, state.pushed};
+  YETO_CHECK(!again || state.pushed, "the last delta once more needs P");
+  if (!again) {
+    state.pushed = snapshot(fragment);
   }
-  const FlatValues before = std::exchange(state.pushed, snapshot(fragment));
-  return {span == DeltaSpan::kSincePush ? before : state.reference, state.pushed};
+  return {state.reference, state.pushed};
 }
 
 void FragmentValues::overwrite(std::uint32_t fragment, const FlatValues& theta) {

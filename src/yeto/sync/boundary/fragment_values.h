@@ -28,9 +28,8 @@ class FragmentValues {
   // Snapshots are taken from `pool`.
   FragmentValues(std::vector<TensorView> views, const Layout& layout, MemoryPool pool);
 
-  // P ← local, or P stays (kAgain). Only while the fragment has an anchor, and a P where the span
-  // names one.
-  DeltaSource take_push(std::uint32_t fragment, DeltaSpan span = DeltaSpan::kWhole);
+  // P ← local, or P stays as it is (`again`). Only while the fragment has an anchor, and a P.
+  DeltaSource take_push(std::uint32_t fragment, bool again = false);
   FlatValues snapshot(std::uint32_t fragment) const;
   // Anchor ← theta; local values by apply.mode. P is forgotten.
   void apply(const Apply& apply, const FlatValues& theta);

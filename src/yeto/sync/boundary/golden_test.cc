@@ -23,6 +23,7 @@
 #include "yeto/store/object_store.h"
 #include "yeto/sync/boundary/boundary.h"
 #include "yeto/sync/server/server.h"
+#include "yeto/tensor/bf16.h"
 
 namespace yeto::sync {
 namespace {
@@ -160,15 +161,16 @@ class Reference {
       state.momentum = Floats(fragment.values, 0.0F);
       state.steps.assign(kLearners, 0);
       state.tokens.assign(kLearners, 0);
+      state.residuals.assign(kLearners, std::vector<std::uint16_t>(fragment.values, 0));
       states_.push_back(std::move(state));
     }
   }
 
   std::vector<Track> run() {
     for (std::uint32_t p = 0; p < states_.size(); ++p) {
-      Bytes image(codec::encoded_bytes(case_.codec, states_[p].values.size()));
-      EXPECT_TRUE(codec::encode(case_.codec, states_[p].values, image));
-      publish(p, image);
+      Bytes first(codec::encoded_bytes(whole_codec(), states_[p].values.size()));
+      EXPECT_TRUE(codec::encode(whole_codec(), states_[p].values, first));
+      publish(p, std::move(first));
     }
     std::uint64_t round = 1;
     for (std::uint64_t step = 1; !ended(step, round); ++step) {
@@ -194,12 +196,15 @@ class Reference {
   struct State {
     Floats values;  // Θ
     Floats momentum;
-    Floats anchor;  // θ̂
+    Bytes public_value;                                 // θ̂ in the anchor dtype
+    Floats anchor;                                      // the same as f32
+    std::vector<std::vector<std::uint16_t>> residuals;  // per seat, bf16 (q4)
     std::uint64_t version = 0;
     std::vector<std::uint64_t> steps;  // per seat, since the last delta
     std::vector<std::uint64_t> tokens;
   };
 
+  CodecId whole_codec() const { return case_.codec == CodecId::kQ4 ? CodecId::kBf16 : case_.codec; }
   std::uint64_t due(std::uint64_t round) const {
     const std::uint64_t fragments = states_.size();
     return (round * case_.interval + fragments - 1) / fragments;
@@ -246,30 +251,47 @@ class Reference {
     Floats values(state.values.size());
     Floats momentum(state.values.size());
     Bytes image(codec::encoded_bytes(case_.codec, values.size()));
-    const auto merged = merge::merge_fragment(in, {values, momentum, case_.codec, image});
+    merge::Outputs out{values, momentum, case_.codec, image};
+    Bytes next;
+    if (case_.codec == CodecId::kQ4) {
+      next.resize(state.public_value.size());
+      out.old_public = state.public_value;
+      out.new_public = next;
+    }
+    const auto merged = merge::merge_fragment(in, out);
     ASSERT_TRUE(merged && *merged);
     state.values = std::move(values);
     state.momentum = std::move(momentum);
     ++state.version;
-    publish(p, image);
+    publish(p, next.empty() ? std::move(image) : std::move(next));
   }
 
-  Bytes delta_image(const Island& island, std::uint32_t p) const {
+  Bytes delta_image(const Island& island, std::uint32_t p) {
     const Floats local = island.gather(layout_.fragments[p]);
     Floats delta(local.size());
     for (std::size_t i = 0; i < delta.size(); ++i) {
       delta[i] = states_[p].anchor[i] - local[i];
     }
     Bytes image(codec::encoded_bytes(case_.codec, delta.size()));
-    EXPECT_TRUE(codec::encode(case_.codec, delta, image));
+    if (case_.codec != CodecId::kQ4) {
+      EXPECT_TRUE(codec::encode(case_.codec, delta, image));
+      return image;
+    }
+    // Every push is merged, so every rounding error goes into the next delta.
+    std::vector<std::uint16_t>& kept = states_[p].residuals[island.seat];
+    Floats residual(delta.size());
+    f32_from_bf16(kept.data(), residual.data(), residual.size());
+    EXPECT_TRUE(codec::encode_q4_feedback(delta, residual, image));
+    bf16_from_f32(residual.data(), kept.data(), residual.size());
     return image;
   }
 
   // All islands take the public value; nothing was done since the push.
-  void publish(std::uint32_t p, const Bytes& image) {
+  void publish(std::uint32_t p, Bytes public_value) {
     State& state = states_[p];
+    state.public_value = std::move(public_value);
     state.anchor.resize(state.values.size());
-    EXPECT_TRUE(codec::decode(case_.codec, image, state.anchor));
+    EXPECT_TRUE(codec::decode(whole_codec(), state.public_value, state.anchor));
     for (Island& island : islands_) {
       island.scatter(layout_.fragments[p], state.anchor);
     }
@@ -412,6 +434,8 @@ INSTANTIATE_TEST_SUITE_P(
     Runs, GoldenTest,
     testing::Values(Case{"F32Rda", CodecId::kF32, MergeMode::kRda, 4, 3, 11, 0},
                     Case{"Bf16Rda", CodecId::kBf16, MergeMode::kRda, 4, 3, 11, 0},
+                    Case{"Q4Rda", CodecId::kQ4, MergeMode::kRda, 4, 3, 17, 0},
+                    Case{"Q4AvgByLimit", CodecId::kQ4, MergeMode::kAvg, 4, 3, 0, 14},
                     Case{"F32Avg", CodecId::kF32, MergeMode::kAvg, 6, 4, 8, 0},
                     // More fragments than steps between syncs: several rounds at one step.
                     Case{"Bf16AvgSeveralRoundsAStep", CodecId::kBf16, MergeMode::kAvg, 1, 3, 12, 0},

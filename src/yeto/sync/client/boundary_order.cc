@@ -175,15 +175,14 @@ void Client::take_push(std::uint32_t index, Actions& out) {
   FragmentState& fragment = fragments_[index];
   const wire::Offer offer = push_offer(index, *fragment.pull);
   fragment.pull.reset();
-  take_delta(index, offer, DeltaSpan::kWhole, out);
+  take_delta(index, offer, false, out);
 }
 
-void Client::take_delta(std::uint32_t index, wire::Offer offer, DeltaSpan span, Actions& out) {
+void Client::take_delta(std::uint32_t index, wire::Offer offer, bool again, Actions& out) {
   FragmentState& fragment = fragments_[index];
   supersede_pushes(index, out);
   // Once more the same delta leaves out the work since.
-  const Work work =
-      span == DeltaSpan::kAgain ? fragment.returned : sum(fragment.work, fragment.returned);
+  const Work work = again ? fragment.returned : sum(fragment.work, fragment.returned);
   offer.bytes = codec::encoded_bytes(push_codec_, values_[index]);
   offer.c_steps = work.steps;
   offer.c_tokens = work.tokens;
@@ -191,15 +190,15 @@ void Client::take_delta(std::uint32_t index, wire::Offer offer, DeltaSpan span, 
   outgoing_.emplace(ticket, Outgoing{offer, false, false});
   pushes_.push_back({ticket, index, offer.round, offer.attempt, offer.base_version, work,
                      fragment.applications, Push::State::kLive, false});
-  rows_.taken(index, ticket, span == DeltaSpan::kAgain);
+  rows_.taken(index, ticket, again);
   fragment.taken += work;
   fragment.returned = {};
-  if (span != DeltaSpan::kAgain) {
+  if (!again) {
     fragment.work = {};
   }
   fragment.pushed = true;
   fragment.broken_off = false;
-  out.push_back(TakePush{ticket, index, offer.base_version, offer.bytes, push_codec_, span});
+  out.push_back(TakePush{ticket, index, offer.base_version, offer.bytes, push_codec_, again});
 }
 
 // Right before a broadcast replaces work that no push has brought to the syncer: the work is
@@ -222,11 +221,15 @@ void Client::offer_late(std::uint32_t index, Actions& out) {
   offer.version = base.version;
   offer.base_version = base.version;
   offer.codec = push_codec_;
-  const bool reached = fragment.taken.steps > 0;  // the syncer has an earlier delta of this anchor
-  if (late && sum(fragment.work, fragment.returned).steps > 0) {
-    take_delta(index, offer, reached ? DeltaSpan::kSincePush : DeltaSpan::kWhole, out);
-  } else if (!late && fragment.broken_off && !reached && fragment.returned.steps > 0) {
-    take_delta(index, offer, DeltaSpan::kAgain, out);
+  if (late) {
+    // The syncer knows whether it has counted an earlier delta of this anchor, and refuses then.
+    fragment.returned += std::exchange(fragment.taken, {});
+    if (sum(fragment.work, fragment.returned).steps == 0) {
+      return;
+    }
+    take_delta(index, offer, false, out);
+  } else if (fragment.broken_off && fragment.taken.steps == 0 && fragment.returned.steps > 0) {
+    take_delta(index, offer, true, out);
   } else {
     return;
   }

@@ -261,7 +261,7 @@ class Client {
   void answer_init(std::uint32_t index, Actions& out);
   void answer_pull(std::uint32_t index, Actions& out);
   void take_push(std::uint32_t index, Actions& out);
-  void take_delta(std::uint32_t index, wire::Offer offer, DeltaSpan span, Actions& out);
+  void take_delta(std::uint32_t index, wire::Offer offer, bool again, Actions& out);
   void offer_late(std::uint32_t index, Actions& out);
   void apply_ready(std::uint32_t index, Actions& out);
   void account_application(std::uint32_t index);

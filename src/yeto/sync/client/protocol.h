@@ -128,19 +128,14 @@ struct DropBody {
 
 // Value work.
 
-enum class DeltaSpan : std::uint8_t {
-  kWhole,      // P ← local; reference − P
-  kAgain,      // P stays; reference − P once more, for a delta that did not arrive
-  kSincePush,  // only the work since P: P − local, then P ← local
-};
-// A worker encodes the delta under the ticket. Ends in PushEncoded.
+// P ← local; a worker encodes reference − P under the ticket. Ends in PushEncoded.
 struct TakePush {
   Ticket ticket = 0;
   std::uint32_t fragment = 0;
   std::uint64_t base_version = 0;
   std::uint64_t bytes = 0;  // of the body
   CodecId codec = CodecId::kF32;
-  DeltaSpan span = DeltaSpan::kWhole;
+  bool again = false;  // P stays as it is: the last delta once more, since it did not arrive
 };
 // A copy of the local values becomes an f32 body under the ticket. Ends in InitEncoded.
 struct TakeInit {

@@ -164,6 +164,10 @@ void Core::join_broadcasts(const Admission& admission, const wire::Hello& hello)
     // A new session keeps only what is current; a resumed one lags by what it missed.
     if (admission.resumed || item.version == versions_[i]) {
       held[i] = item.version;
+      if (item.version < versions_[i] && options_.max_lag > 0) {
+        // Its push may have been broken off, and the round has closed meanwhile.
+        late_rights_[{admission.seat, i}] = item;
+      }
       continue;
     }
     // Its process lived through the break, or through a restart of the syncer: what it did on this
