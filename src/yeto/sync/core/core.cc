@@ -101,7 +101,9 @@ std::vector<Action> Core::on(const Event& event, Nanos now) {
   }
   dispatch(event);
   advance();
-  check_invariants();
+  if (!out_.empty()) {  // what changes a push or a buffer orders something
+    check_invariants();
+  }
   return std::move(out_);
 }
 
@@ -111,13 +113,19 @@ void Core::dispatch(const Event& event) {
 
 // One look at everything that may follow from an event, in the order in which work flows.
 void Core::advance() {
+  if (!unfit_.empty()) {
+    return end(2, unfit_);
+  }
   for (const Seat seat : roster_.expire(now_)) {
     lose(seat);
+  }
+  watch_fixed_roster();
+  if (ended_) {
+    return;
   }
   initialise();
   try_start();
   drop_members_that_are_gone();
-  watch_fixed_roster();
   close_head();
   look_for_end();
   launch_rounds();

@@ -209,6 +209,7 @@ class Core {
   // ---- core_fixed.cc
   bool fixed() const { return !options_.fixed_roster.empty(); }
   void watch_fixed_roster();
+  void end_if_overdue(const std::string& overdue);
   void ask_returned_seats();
   std::map<Seat, std::string> missing_seats() const;
 
@@ -288,6 +289,7 @@ class Core {
   std::map<SeatFragment, std::uint64_t> merged_bases_;   // 1 + newest base that was merged
   CarriedPushes carried_;
   BufferSizes buffer_sizes_;
+  std::string unfit_;  // not empty: an option does not fit the layout; the run ends at once
   std::uint32_t most_members_ = 0;  // present at once, in this life
   DataLeases data_;
   bool data_changed_ = false;            // since the last checkpoint
@@ -295,11 +297,13 @@ class Core {
   std::string pause_reason_;             // not empty: the fixed roster waits for seats
   std::string pending_end_;              // not empty: exit 4 once the checkpoint is written
   std::string launch_obstacle_;
+  std::string room_obstacle_;  // not empty: the next round waits for buffer room
 
   JobId checkpoint_job_ = 0;           // outstanding; 0: none
   std::uint64_t checkpoint_step_ = 0;  // what it covers
   std::uint64_t durable_step_ = 0;
   bool saved_once_ = false;
+  bool last_save_failed_ = false;
   bool saved_before_ = false;  // by an earlier life of the syncer
   Nanos last_checkpoint_ = 0;
 

@@ -92,6 +92,7 @@ std::set<Seat> Core::seats_sending_late() const {
 bool Core::fit_round(std::uint32_t fragment, std::vector<Seat>& seats) {
   const std::uint64_t each = push_bytes(fragment);
   const bool anybody = !seats.empty();
+  room_obstacle_.clear();
   const auto fits = [&] { return buffer_use().total() + seats.size() * each <= buffer_cap(); };
   if (rounds_.empty()) {
     while (!fits() && abort_slowest_reader()) {
@@ -110,9 +111,9 @@ bool Core::fit_round(std::uint32_t fragment, std::vector<Seat>& seats) {
   if (fits() && (!anybody || !seats.empty())) {
     return true;
   }
-  launch_obstacle_ =
-      strf("no buffer room for round {}: its pushes need {} bytes, {} of {} are used", next_round_,
-           seats.size() * each, buffer_use().total(), buffer_cap());
+  room_obstacle_ = strf("no buffer room for round {}: its pushes need {} bytes, {} of {} are used",
+                        next_round_, seats.size() * each, buffer_use().total(), buffer_cap());
+  launch_obstacle_ = room_obstacle_;
   return false;
 }
 

@@ -239,7 +239,7 @@ void Core::checkpoint() {
 }
 
 void Core::checkpoint_if_due() {
-  if (!initialised_ || checkpoint_job_ != 0 || commit_ != Commit::kIdle ||
+  if (!initialised_ || ended_ || checkpoint_job_ != 0 || commit_ != Commit::kIdle ||
       (durable_step_ == global_step_ && !data_changed_) ||
       now_ < last_checkpoint_ + options_.checkpoint_every) {
     return;
@@ -252,6 +252,7 @@ void Core::handle(const Checkpointed& event) {
     return;
   }
   checkpoint_job_ = 0;
+  last_save_failed_ = !event.ok;
   tape(TapeCheckpoint{checkpoint_step_, event.ok, event.error});
   if (event.ok) {
     durable_step_ = checkpoint_step_;
@@ -261,9 +262,6 @@ void Core::handle(const Checkpointed& event) {
     trouble("checkpoint failed: " + event.error);
   }
   saved_once_ = true;
-  if (commit_ == Commit::kIdle && !pending_end_.empty()) {
-    return end(4, pending_end_);
-  }
   if (commit_ != Commit::kSaving) {
     return;
   }

@@ -42,25 +42,29 @@ void Core::watch_fixed_roster() {
     }
   }
   ask_returned_seats();
-  if (missing.empty()) {
-    return;
+  if (!missing.empty()) {
+    pause_reason_ = "the fixed roster waits for " + pause_reason_;
   }
-  pause_reason_ = "the fixed roster waits for " + pause_reason_;
+  end_if_overdue(overdue);
+}
+
+// Nothing that was committed is lost: what is not durable is written first.
+void Core::end_if_overdue(const std::string& overdue) {
   // Before a new run has begun its seats may take their time to come.
   const bool began = started_ || saved_before_;
-  if (!began || overdue.empty() || commit_ != Commit::kIdle || !pending_end_.empty()) {
+  if (began && !overdue.empty() && pending_end_.empty()) {
+    pending_end_ = strf(
+        "seats {} of the fixed roster did not come back within {:.0f} s; start them again and "
+        "resume the run from its checkpoint",
+        overdue, seconds(options_.recover_timeout));
+  }
+  if (pending_end_.empty() || commit_ != Commit::kIdle || checkpoint_job_ != 0) {
     return;
   }
-  pending_end_ = strf(
-      "seats {} of the fixed roster did not come back within {:.0f} s; start them again and resume "
-      "the run from its checkpoint",
-      overdue, seconds(options_.recover_timeout));
-  if (durable_step_ == global_step_ && checkpoint_job_ == 0) {
+  if (durable_step_ == global_step_ || last_save_failed_) {
     return end(4, pending_end_);
   }
-  if (checkpoint_job_ == 0) {
-    checkpoint();  // its answer ends the run
-  }
+  checkpoint();  // its answer comes back here
 }
 
 // A process that took the place of a lost one is asked once it has every fragment.

@@ -92,9 +92,6 @@ void Core::handle(const LayoutLoaded& event) {
   demands.tensors = tensor_hashes(*event.layout);
   roster_.demand(std::move(demands));
   set_layout(*event.layout);
-  if (ended_) {
-    return;
-  }
   ask_donor_for_values();
 }
 
@@ -117,11 +114,8 @@ void Core::set_layout(Layout layout) {
   durability_ = options_.durability.value_or(
       12 * values <= kCommitDurableBytes ? Durability::kCommit : Durability::kInterval);
   buffer_sizes_ = buffer_sizes(*layout_, push_codec_, broadcast_codec_, options_.pipeline);
-  const std::string objection = buffer_objection(options_.max_buffer, buffer_sizes_,
-                                                 std::max(options_.learners, present_members()));
-  if (!objection.empty()) {
-    end(2, objection);
-  }
+  unfit_ = buffer_objection(options_.max_buffer, buffer_sizes_,
+                            std::max(options_.learners, present_members()));
 }
 
 void Core::handle(const InitLoaded& event) {
@@ -199,6 +193,9 @@ std::string Core::start_obstacle() const {
   if (!saved_once_) {
     return "the first checkpoint is being written";
   }
+  if (fixed() && finish_reason_.empty()) {
+    return pause_reason_;
+  }
   std::uint32_t present = 0;
   for (const auto& [seat, member] : roster_.members()) {
     present += member.conn && live(member) ? 1 : 0;
@@ -208,9 +205,6 @@ std::string Core::start_obstacle() const {
   }
   if (!finish_reason_.empty()) {
     return {};  // what is here is enough for the last sweep
-  }
-  if (fixed()) {
-    return pause_reason_;
   }
   if (global_step_ > 0 || !awaited_.empty()) {
     const bool patient = now_ < began_at_ + 2 * options_.lease;

@@ -55,7 +55,8 @@ CoreStatus Core::status(Nanos now) const {
   out.versions = versions_;
   out.ledger = ledger_;
   out.error = error_;
-  out.waiting_for = rounds_.empty() ? launch_obstacle_ : pause_reason_;
+  const std::string& of_open_rounds = pause_reason_.empty() ? room_obstacle_ : pause_reason_;
+  out.waiting_for = rounds_.empty() ? launch_obstacle_ : of_open_rounds;
   out.carried_pushes = carried_.size();
   out.data = data_.state();
   if (layout_) {

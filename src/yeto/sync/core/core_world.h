@@ -63,6 +63,10 @@ class World {
   std::map<ConnId, TestLearner> learners;
   std::vector<TapeRecord> tape;
   std::vector<Merge> merges;
+  std::vector<Merge> committed;                    // those whose result was finite
+  std::map<BufferId, std::uint64_t> push_buffers;  // bytes of pushes that are not freed
+  std::map<std::uint32_t, std::uint64_t> saved;    // versions of the newest answered checkpoint
+  bool must_be_saved = false;                      // checks durable before broadcast
   std::vector<CoreState> checkpoints;
   std::vector<std::string> order;  // "checkpoint", "broadcast", "verdict", "merge"
   std::optional<Ended> ended;
@@ -79,11 +83,13 @@ class World {
   };
   std::vector<Event> held;
   std::vector<std::uint64_t> aborted;  // tickets
+  std::set<Seat> slow_readers;         // broadcasts to them do not arrive
 
   // Feeds an event and everything that follows at once.
   void give(Event event) {
     std::deque<Event> events{std::move(event)};
     while (!events.empty()) {
+      note(events.front());
       for (Action& action : core.on(events.front(), now)) {
         std::visit([&](auto& it) { carry_out(it, events); }, action);
       }
@@ -94,6 +100,12 @@ class World {
     std::vector<Event> all;
     all.swap(held);
     for (Event& event : all) {
+      if (const auto* sent = std::get_if<TransferSent>(&event)) {
+        const auto& [conn, offer] = under_way_[sent->ticket];
+        if (offer.kind == wire::TransferKind::kBroadcast) {
+          learners[conn].held[offer.fragment] = {offer.term, offer.version};
+        }
+      }
       give(std::move(event));
     }
   }
@@ -172,7 +184,9 @@ class World {
     if (change) {
       change(offer);
     }
+    pushing_ = true;
     give(OfferArrived{learner.conn, offer});
+    pushing_ = false;
   }
   void acknowledge(TestLearner& learner) {
     ASSERT_TRUE(learner.final_state);
@@ -210,6 +224,14 @@ class World {
   }
 
  private:
+  void note(const Event& event) {
+    if (const auto* done = std::get_if<Checkpointed>(&event)) {
+      const auto& versions = checkpoint_versions_[done->job];
+      for (std::uint32_t i = 0; i < versions.size(); ++i) {
+        saved[i] = versions[i];
+      }
+    }
+  }
   static wire::Digest16 digest_of(std::uint32_t fragment, std::uint64_t version) {
     wire::Digest16 out{};
     out[0] = static_cast<std::uint8_t>(fragment);
@@ -273,6 +295,9 @@ class World {
   }
   void carry_out(AcceptTransfer& it, std::deque<Event>& events) {
     buffers.insert(it.buffer);
+    if (pushing_) {
+      push_buffers[it.buffer] = it.bytes;
+    }
     later(events, hold_transfers, TransferArrived{it.conn, it.transfer, it.buffer, true});
   }
   void carry_out(RefuseTransfer& it, std::deque<Event>&) { refused_transfers.push_back(it.reason); }
@@ -281,17 +306,23 @@ class World {
     TestLearner& learner = learners[it.conn];
     if (it.offer.kind == wire::TransferKind::kBroadcast) {
       learner.broadcasts.push_back(it.offer);
+      if (must_be_saved) {
+        EXPECT_LE(it.offer.version, saved[it.offer.fragment]) << "broadcast before it is durable";
+      }
       if (it.offer.codec == CodecId::kQ4) {
         EXPECT_EQ(learner.held[it.offer.fragment].version, it.offer.base_version);
       }
       order.emplace_back("broadcast");
-      if (!hold_sends) {
+      if (!hold_sends && !slow_readers.contains(learner.seat)) {
         learner.held[it.offer.fragment] = {it.offer.term, it.offer.version};
       }
     } else {
       learner.finals.insert(it.offer.fragment);
     }
-    later(events, hold_sends, TransferSent{it.conn, it.ticket, true});
+    const bool slow =
+        it.offer.kind == wire::TransferKind::kBroadcast && slow_readers.contains(learner.seat);
+    under_way_[it.ticket] = {it.conn, it.offer};
+    later(events, hold_sends || slow, TransferSent{it.conn, it.ticket, true});
   }
   void carry_out(AbortTransfer& it, std::deque<Event>& events) {
     aborted.push_back(it.ticket);
@@ -302,6 +333,7 @@ class World {
     events.push_back(TransferSent{it.conn, it.ticket, false});
   }
   void carry_out(FreeBuffer& it, std::deque<Event>&) {
+    push_buffers.erase(it.buffer);
     EXPECT_EQ(buffers.erase(it.buffer), 1u) << "buffer " << it.buffer << " freed twice or unknown";
   }
   void carry_out(LoadLayout& it, std::deque<Event>& events) {
@@ -318,6 +350,7 @@ class World {
     merges.push_back(it);
     Merged result{it.job, finite_merges, {}, {}};
     if (finite_merges) {
+      committed.push_back(it);
       result.image = image(it.image, it.fragment, it.version);
       if (it.full != 0) {
         result.full = image(it.full, it.fragment, it.version);
@@ -336,6 +369,7 @@ class World {
   void carry_out(Checkpoint& it, std::deque<Event>& events) {
     order.emplace_back("checkpoint");
     checkpoints.push_back(it.state);
+    checkpoint_versions_[it.job] = it.state.versions;
     later(events, hold_checkpoints,
           Checkpointed{it.job, !fail_checkpoints, fail_checkpoints ? "disk full" : ""});
   }
@@ -351,6 +385,9 @@ class World {
   void carry_out(Ended& it, std::deque<Event>&) { ended = it; }
 
   ConnId last_conn_ = 0;
+  bool pushing_ = false;
+  std::map<JobId, std::vector<std::uint64_t>> checkpoint_versions_;
+  std::map<std::uint64_t, std::pair<ConnId, wire::Offer>> under_way_;  // by ticket
   std::map<ConnId, Nanos> last_beat_;
 
  public:

@@ -185,10 +185,6 @@ std::string objection_to(const Attempt& attempt, const PushClaim& claim) {
   if (claim.attempt != attempt.attempt) {
     return strf("attempt {} of round {} is not open", claim.attempt, claim.round);
   }
-  if (claim.bytes != 0 && claim.bytes != claim.bytes_expected) {
-    return strf("{} bytes where fragment {} takes {}", claim.bytes, claim.fragment,
-                claim.bytes_expected);
-  }
   // A member that was given up may still answer while the attempt is open.
   if (duty->second != Duty::kOutstanding && duty->second != Duty::kGone) {
     return strf("seat {} has answered round {} already", claim.seat, claim.round);

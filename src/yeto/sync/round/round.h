@@ -107,8 +107,6 @@ struct PushClaim {
   std::uint32_t attempt = 0;
   std::uint32_t fragment = 0;
   std::uint64_t base_version = 0;
-  std::uint64_t bytes = 0;
-  std::uint64_t bytes_expected = 0;
 };
 // Empty: admitted. Otherwise why it is refused.
 std::string objection_to(const Attempt& attempt, const PushClaim& claim);

@@ -134,9 +134,7 @@ TEST(RoundTest, PushesAreJudgedByTheirOffer) {
                  .round = 1,
                  .attempt = 0,
                  .fragment = 3,
-                 .base_version = 7,
-                 .bytes = 40,
-                 .bytes_expected = 40};
+                 .base_version = 7};
   EXPECT_EQ(objection_to(attempt, good), "");
   auto claim = good;
   claim.seat = 5;
@@ -144,9 +142,6 @@ TEST(RoundTest, PushesAreJudgedByTheirOffer) {
   claim = good;
   claim.base_version = 6;
   EXPECT_NE(objection_to(attempt, claim).find("base version 6"), std::string::npos);
-  claim = good;
-  claim.bytes = 39;
-  EXPECT_NE(objection_to(attempt, claim).find("39 bytes"), std::string::npos);
   claim = good;
   claim.seat = 1;
   EXPECT_NE(objection_to(attempt, claim).find("answered round"), std::string::npos);
