@@ -23,6 +23,7 @@
 
 #include "bindings.h"
 #include "yeto/base/format.h"
+#include "yeto/sync/boundary/row_source.h"
 
 namespace nb = nanobind;
 
@@ -261,6 +262,7 @@ nb::dict ready_dict(const sync::ReadyReport& report) {
   out["global_step"] = report.global_step;
   out["live"] = numbers(report.live);
   out["joined_late"] = report.joined_late;
+  out["data_leases"] = report.data_leases;
   return out;
 }
 
@@ -287,11 +289,25 @@ nb::dict step_dict(const sync::StepReport& report) {
   out["bytes_pushed"] = report.bytes_pushed;
   out["bytes_received"] = report.bytes_received;
   out["merged"] = report.merged;
+  out["carried"] = report.carried;
   out["dropped"] = report.dropped;
   out["nonfinite_pushes"] = report.nonfinite_pushes;
+  out["late_offers"] = report.late_offers;
+  out["discarded_tokens"] = report.discarded_tokens;
+  out["residual_norm"] = report.residual_norm;
   out["pulls_waiting"] = report.pulls_waiting;
   return out;
 }
+
+nb::tuple row_tuple(const sync::RowRange& range) {
+  return nb::make_tuple(range.epoch, range.first, range.count, range.stride);
+}
+
+// Rows by data leases. Python keeps the boundary alive.
+struct PyLeasedRows {
+  PyBoundary* boundary;
+  std::uint64_t rows;
+};
 
 nb::dict final_dict(const sync::FinalReport& report) {
   nb::dict out;
@@ -301,6 +317,14 @@ nb::dict final_dict(const sync::FinalReport& report) {
   out["lowest"] = report.lowest;
   return out;
 }
+
+// tls_cert, tls_key, tls_ca and insecure.
+struct TlsArguments {
+  std::optional<std::string> cert;
+  std::optional<std::string> key;
+  std::optional<std::string> ca;
+  bool insecure = false;
+};
 
 // The keyword arguments of Boundary(...), in order.
 struct Arguments {
@@ -315,6 +339,7 @@ struct Arguments {
   std::uint32_t streams = 4;
   double max_alone_s = 600.0;
   std::string device_text;
+  TlsArguments tls;
 };
 
 BoundaryOptions options_of(Arguments arguments) {
@@ -323,6 +348,9 @@ BoundaryOptions options_of(Arguments arguments) {
   options.run_id = std::move(arguments.run_id);
   options.seat = arguments.seat;
   options.token_file = arguments.token_file.value_or("");
+  options.tls = {arguments.tls.cert.value_or(""), arguments.tls.key.value_or(""),
+                 arguments.tls.ca.value_or("")};
+  options.insecure = arguments.tls.insecure;
   options.layout = {arguments.fragments, pattern_of(arguments.pattern),
                     merge_of(arguments.matrix_merge)};
   options.contract.assign(arguments.contract.begin(), arguments.contract.end());
@@ -338,11 +366,14 @@ void construct(PyBoundary* self, std::string syncer, std::string run_id,
                std::uint32_t fragments, std::string pattern, std::string matrix_merge,
                std::map<std::string, std::string> contract, nb::object before_read,
                nb::object after_write, std::uint32_t streams, double max_alone_s,
-               std::string device_text) {
-  BoundaryOptions options =
-      options_of({std::move(syncer), std::move(run_id), seat, std::move(token_file), fragments,
-                  std::move(pattern), std::move(matrix_merge), std::move(contract), streams,
-                  max_alone_s, std::move(device_text)});
+               std::string device_text, std::optional<std::string> tls_cert,
+               std::optional<std::string> tls_key, std::optional<std::string> tls_ca,
+               bool insecure) {
+  BoundaryOptions options = options_of(
+      {std::move(syncer), std::move(run_id), seat, std::move(token_file), fragments,
+       std::move(pattern), std::move(matrix_merge), std::move(contract), streams, max_alone_s,
+       std::move(device_text),
+       TlsArguments{std::move(tls_cert), std::move(tls_key), std::move(tls_ca), insecure}});
   new (self) PyBoundary(names, tensors);
   try {
     options.before_read = self->callback(std::move(before_read));
@@ -352,6 +383,39 @@ void construct(PyBoundary* self, std::string syncer, std::string run_id,
     self->~PyBoundary();
     throw;
   }
+}
+
+void bind_rows(nb::module_& module) {
+  nb::class_<sync::StaticSplit>(module, "StaticSplit")
+      .def(
+          "__init__",
+          [](sync::StaticSplit* self, std::uint64_t rows, std::uint32_t seat, std::uint32_t seats,
+             std::uint64_t epochs, std::uint64_t done) {
+            new (self) sync::StaticSplit(
+                value_or_raise(sync::StaticSplit::make(rows, seat, seats, epochs, done)));
+          },
+          nb::arg("rows"), nb::arg("seat"), nb::arg("seats"), nb::arg("epochs") = 0,
+          nb::arg("done") = 0)
+      .def(
+          "next",
+          [](sync::StaticSplit& self, std::uint64_t most) {
+            return row_tuple(value_or_raise(self.next(most)));
+          },
+          nb::arg("most"));
+  nb::class_<PyLeasedRows>(module, "LeasedRows")
+      .def(
+          "__init__",
+          [](PyLeasedRows* self, PyBoundary& boundary, std::uint64_t rows) {
+            new (self) PyLeasedRows{&boundary, rows};
+          },
+          nb::arg("boundary"), nb::arg("rows"), nb::keep_alive<1, 2>())
+      .def(
+          "next",
+          [](PyLeasedRows& self, std::uint64_t most) {
+            return row_tuple(self.boundary->run(
+                [&](Boundary& b) { return sync::LeasedRows(&b, self.rows).next(most); }));
+          },
+          nb::arg("most"));
 }
 
 }  // namespace
@@ -370,7 +434,9 @@ void bind_boundary(nb::module_& module) {
            nb::arg("matrix_merge") = "rda",
            nb::arg("contract") = std::map<std::string, std::string>(),
            nb::arg("before_read").none() = nb::none(), nb::arg("after_write").none() = nb::none(),
-           nb::arg("streams") = 4, nb::arg("max_alone_s") = 600.0, nb::arg("device_text") = "")
+           nb::arg("streams") = 4, nb::arg("max_alone_s") = 600.0, nb::arg("device_text") = "",
+           nb::arg("tls_cert").none() = nb::none(), nb::arg("tls_key").none() = nb::none(),
+           nb::arg("tls_ca").none() = nb::none(), nb::arg("insecure") = false)
       .def(
           "wait_ready",
           [](PyBoundary& self, double timeout_s) {
@@ -397,6 +463,12 @@ void bind_boundary(nb::module_& module) {
           },
           nb::arg("text"))
       .def(
+          "request_rows",
+          [](PyBoundary& self, std::uint64_t rows, std::uint64_t count) {
+            return row_tuple(self.run([&](Boundary& b) { return b.request_rows(rows, count); }));
+          },
+          nb::arg("rows"), nb::arg("count"))
+      .def(
           "finalize",
           [](PyBoundary& self, const std::string& reason, double timeout_s) {
             const sync::FinalizeReason why = finalize_reason_of(reason);
@@ -416,6 +488,7 @@ void bind_boundary(nb::module_& module) {
         const nb::gil_scoped_release released;
         self.native().close();
       });
+  bind_rows(module);
 }
 
 }  // namespace yeto::python

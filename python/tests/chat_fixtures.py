@@ -249,6 +249,7 @@ class FakeBoundary:
             "global_step": 0,
             "live": [0, 1],
             "joined_late": False,
+            "data_leases": False,
         }
 
     def step(self, tokens: int) -> dict[str, Any]:

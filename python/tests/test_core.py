@@ -227,3 +227,37 @@ def test_tensors_stay_alive_and_threads_end_with_the_object(make: Any) -> None:
     del boundary
     gc.collect()
     assert time.monotonic() - begun < 5.0
+
+
+def test_a_static_split_gives_every_position_once() -> None:
+    seen: list[int] = []
+    for seat in range(3):
+        split = _core.StaticSplit(10, seat, 3, epochs=1)
+        while (found := split.next(2))[2]:
+            epoch, first, count, stride = found
+            assert (epoch, stride) == (0, 3)
+            seen += range(first, first + count * stride, stride)
+    assert sorted(seen) == list(range(10))
+    assert _core.StaticSplit(10, 1, 3, done=4).next(9) == (1, 4, 2, 3)
+
+
+@pytest.mark.parametrize("arguments", [(0, 0, 1), (5, 3, 3)])
+def test_a_split_that_cannot_be_is_refused(arguments: tuple[int, int, int]) -> None:
+    with pytest.raises(_core.BoundaryError) as caught:
+        _core.StaticSplit(*arguments)
+    assert caught.value.code == "E_RANGE"
+
+
+def test_rows_are_not_leased_before_there_is_a_run(make: Any) -> None:
+    boundary = make()
+    for call in (
+        lambda: boundary.request_rows(10, 2),
+        lambda: _core.LeasedRows(boundary, 10).next(2),
+    ):
+        with pytest.raises(_core.BoundaryError) as caught:
+            call()
+        assert caught.value.code == "E_USAGE"
+    with pytest.raises(_core.BoundaryError) as caught:
+        boundary.request_rows(10, 0)
+    assert caught.value.code == "E_RANGE"
+    boundary.close()

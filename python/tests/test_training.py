@@ -18,12 +18,14 @@ from yeto.errors import YetoError
 from yeto.learner.base import open_base
 from yeto.learner.batches import Share, collate, plan_steps
 from yeto.learner.dataset import build_dataset
+from yeto.learner.exchange import Alone, leased_steps
 from yeto.learner.lora_init import initial_values
 from yeto.learner.loss import Batch, TargetLoss
 from yeto.learner.model import Adapted, load_adapted
 from yeto.learner.optimize import NonFiniteGuard, Optimizer, StepResult
 from yeto.learner.options import Options, parse
 from yeto.text.encode import Encoded
+from yeto.text.order import Permutation
 
 
 def make_options(model: Path, data: Path, *flags: str) -> Options:
@@ -380,3 +382,31 @@ def test_fewer_rows_than_a_step_train_with_what_there_is() -> None:
     share = Share(count=2, seed=0, seat=0, seats=1, micro_batch=8, grad_accum=4)
     steps = list(plan_steps(share, 2))
     assert [sorted(step.micro_batches[0]) for step in steps] == [[0, 1], [0, 1]]
+
+
+class Leases(Alone):
+    """Hands out two epochs of `rows` positions, at most three at a time."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(seat=0)
+        self.left = [(epoch, first) for epoch in range(2) for first in range(rows)]
+        self.asked: set[int] = set()
+
+    def request_rows(self, rows: int, count: int) -> tuple[int, int, int, int]:
+        self.asked.add(rows)
+        given = [at for at in self.left[: min(count, 3)] if at[0] == self.left[0][0]]
+        self.left = self.left[len(given) :]
+        return (*given[0], len(given), 1) if given else (0, 0, 0, 1)
+
+
+def test_leased_positions_become_full_steps_of_the_same_rows() -> None:
+    share = Share(10, 7, 0, 2, micro_batch=2, grad_accum=2)
+    leases = Leases(10)
+    steps = list(leased_steps(leases, share))
+    assert leases.asked == {10}
+    assert [sum(map(len, step.micro_batches)) for step in steps] == [4, 4, 4, 4, 4]
+    assert all(len(batch) <= 2 for step in steps for batch in step.micro_batches)
+    assert [step.epoch for step in steps] == [0, 0, 1, 1, 1]
+    rows = [row for step in steps for batch in step.micro_batches for row in batch]
+    expected = [Permutation(10, 7, epoch)[at] for epoch in range(2) for at in range(10)]
+    assert rows == expected

@@ -41,22 +41,29 @@ class Boundary:
         streams: int = 4,
         max_alone_s: float = 600.0,
         device_text: str = "",
+        tls_cert: str | None = None,
+        tls_key: str | None = None,
+        tls_ca: str | None = None,
+        insecure: bool = False,
     ) -> None:
         """Checks everything and starts to connect.
 
         `syncer` is HOST:PORT or @FILE of the run's endpoint.json, read at every connect;
-        `token_file` holds the key of the seat. `tensors` are CPU float32 C-contiguous writable
-        arrays (NumPy or DLPack), updated in place and kept alive; `names` their canonical names,
-        the same on all islands. `contract` names what all islands must agree on; only hashes of
-        the texts travel. Where tensors mirror device memory, `before_read` refreshes those of the
-        given indices from the device and `after_write` copies them to it. Without the syncer for
-        `max_alone_s`, `step` pauses until it is back, and `wait_ready` and `finalize` give up.
+        `token_file` holds the key of the seat; the three PEM files of TLS take its place where the
+        syncer has certificates, and `insecure` allows plain TCP to another machine. `tensors` are
+        CPU float32 C-contiguous writable arrays (NumPy or DLPack), updated in place and kept alive;
+        `names` their canonical names, the same on all islands. `contract` names what all islands
+        must agree on; only hashes of the texts travel. Where tensors mirror device memory,
+        `before_read` refreshes those of the given indices from the device and `after_write` copies
+        them to it. Without the syncer for `max_alone_s`, `step` pauses until it is back, and
+        `wait_ready` and `finalize` give up.
         """
 
     def wait_ready(self, timeout_s: float = 0.0) -> dict[str, Any]:
         """Waits until the tensors hold the run's values; 0 is no limit.
 
-        {"seat", "term", "global_step", "live": [seats], "joined_late"}
+        {"seat", "term", "global_step", "live": [seats], "joined_late", "data_leases": the syncer
+        hands out rows}
         """
 
     def step(self, tokens: int) -> dict[str, Any]:
@@ -67,7 +74,8 @@ class Boundary:
         {"applied": [(fragment, version, overwritten)], "pushed": [(fragment, base version, bytes)],
         "global_step", "run_tokens", "live", "versions", "staleness_max", "draining", "connected",
         "blocked_ms", "pulls_waiting"} and totals of the process {"bytes_pushed", "bytes_received",
-        "merged", "dropped", "nonfinite_pushes"}. Once "draining" is true, call `finalize`.
+        "merged", "carried", "dropped", "nonfinite_pushes", "late_offers", "discarded_tokens",
+        "residual_norm"}. Once "draining" is true, call `finalize`.
         """
 
     def set_phase(self, phase: str) -> None:
@@ -75,6 +83,14 @@ class Boundary:
 
     def metric(self, text: str) -> None:
         """One JSON object of at most 8 KiB on one line, for the run's tape."""
+
+    def request_rows(self, rows: int, count: int) -> tuple[int, int, int, int]:
+        """Data leases: at most `count` positions of the sample order for the next step.
+
+        (epoch, first, count, stride); count 0: nothing is left, or the run drains. `rows` are the
+        positions of an epoch, the same in all calls. Waits only if no granted position is here.
+        Positions settle by themselves once the work of the step that follows is durable.
+        """
 
     def finalize(self, reason: str = "drain", timeout_s: float = 0.0) -> dict[str, Any]:
         """No more steps: takes part in the last sweep and returns with the final values in place.
@@ -88,3 +104,22 @@ class Boundary:
 
     def close(self) -> None:
         """Ends everything at once. May be called again."""
+
+class StaticSplit:
+    """The positions that leave `seat` when divided by `seats`, without the syncer.
+
+    `epochs` 0: without end; `done`: where to go on, in positions of this seat.
+    """
+
+    def __init__(
+        self, rows: int, seat: int, seats: int, epochs: int = 0, done: int = 0
+    ) -> None: ...
+    def next(self, most: int) -> tuple[int, int, int, int]:
+        """(epoch, first, count, stride) of at most `most` positions of one epoch; count 0: end."""
+
+class LeasedRows:
+    """The positions that the syncer leases to this learner, behind the same call."""
+
+    def __init__(self, boundary: Boundary, rows: int) -> None: ...
+    def next(self, most: int) -> tuple[int, int, int, int]:
+        """As `Boundary.request_rows`."""

@@ -53,14 +53,15 @@ def plan_steps(share: Share, epochs: int | None) -> Iterator[StepRows]:
         for row in seat_rows(share.count, share.seed, epoch, share.seat, share.seats):
             pending.append(row)
             if len(pending) == share.step_rows:
-                yield _cut(pending, share.micro_batch, epoch)
+                yield cut_step(pending, share.micro_batch, epoch)
                 pending = []
         epoch += 1
     if pending:
-        yield _cut(pending, share.micro_batch, epoch - 1)
+        yield cut_step(pending, share.micro_batch, epoch - 1)
 
 
-def _cut(rows: list[int], size: int, epoch: int) -> StepRows:
+def cut_step(rows: list[int], size: int, epoch: int) -> StepRows:
+    """The rows of a step as micro-batches of at most `size`."""
     return StepRows([rows[i : i + size] for i in range(0, len(rows), size)], epoch)
 
 

@@ -2,14 +2,16 @@
 """The step boundary as the loop sees it: the native client, or an island that trains alone."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
+from yeto.learner.batches import Share, StepRows, cut_step
 from yeto.learner.model import Adapted
 from yeto.learner.options import Options
+from yeto.text.order import Permutation
 
 METRIC_BYTES_MAX = 8 << 10
 
@@ -21,6 +23,7 @@ class Boundary(Protocol):
     def step(self, tokens: int) -> dict[str, Any]: ...
     def set_phase(self, phase: str) -> None: ...
     def metric(self, text: str) -> None: ...
+    def request_rows(self, rows: int, count: int) -> tuple[int, int, int, int]: ...
     def finalize(self, reason: str = "drain", timeout_s: float = 0.0) -> dict[str, Any]: ...
     def leave(self, reason: str) -> None: ...
     def close(self) -> None: ...
@@ -40,6 +43,7 @@ class Alone:
             "global_step": 0,
             "live": [self._seat],
             "joined_late": False,
+            "data_leases": False,
         }
 
     def step(self, tokens: int) -> dict[str, Any]:
@@ -65,6 +69,9 @@ class Alone:
 
     def metric(self, text: str) -> None:
         pass
+
+    def request_rows(self, rows: int, count: int) -> tuple[int, int, int, int]:
+        raise RuntimeError("an island that trains alone splits its rows itself")
 
     def finalize(self, reason: str = "drain", timeout_s: float = 0.0) -> dict[str, Any]:
         return {"global_step": 0, "versions": [], "live": [self._seat], "lowest": True}
@@ -131,6 +138,10 @@ def connect(options: Options, adapted: Adapted, contract: dict[str, str]) -> Bou
         run_id=options.run_id,
         seat=options.seat,
         token_file=options.token_file,
+        tls_cert=options.tls_cert,
+        tls_key=options.tls_key,
+        tls_ca=options.tls_ca,
+        insecure=options.insecure,
         names=adapted.names,
         tensors=views,
         fragments=options.fragments,
@@ -143,6 +154,27 @@ def connect(options: Options, adapted: Adapted, contract: dict[str, str]) -> Bou
         max_alone_s=options.max_alone,
         device_text=options.device_text or str(adapted.device),
     )
+
+
+def leased_steps(boundary: Boundary, share: Share) -> Iterator[StepRows]:
+    """The steps of an island whose rows the syncer hands out, until nothing is left.
+
+    A position leads to the same row on every island: rows are permuted per epoch by the seed.
+    """
+    full = min(share.micro_batch * share.grad_accum, share.count)
+    permutation, of_epoch = None, -1
+    while True:
+        rows: list[int] = []
+        while len(rows) < full:
+            epoch, first, count, stride = boundary.request_rows(share.count, full - len(rows))
+            if count == 0:
+                break
+            if permutation is None or epoch != of_epoch:
+                permutation, of_epoch = Permutation(share.count, share.seed, epoch), epoch
+            rows += [permutation[first + i * stride] for i in range(count)]
+        if not rows:
+            return
+        yield cut_step(rows, share.micro_batch, of_epoch)
 
 
 def contract(options: Options, facts: dict[str, str]) -> dict[str, str]:

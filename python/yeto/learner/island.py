@@ -10,10 +10,10 @@ from typing import Any
 from yeto.errors import YetoError
 from yeto.learner.artifact import Provenance, publish, text_digest
 from yeto.learner.base import BaseFolder, load_config, open_base
-from yeto.learner.batches import Share, collate
+from yeto.learner.batches import Share, collate, plan_steps
 from yeto.learner.dataset import Dataset, build_dataset
 from yeto.learner.evaluate import heldout_loss, sample_answer
-from yeto.learner.exchange import Boundary, connect, contract
+from yeto.learner.exchange import Boundary, connect, contract, leased_steps
 from yeto.learner.loop import End, Loop, local_total
 from yeto.learner.loss import TargetLoss
 from yeto.learner.metrics import NAME, Metrics, Progress, read_metrics
@@ -137,7 +137,12 @@ class Island:
                 f"seat {seat} begins at global step {ready['global_step']} with "
                 f"{share.size} rows, {share.step_rows} a step"
             )
-            loop = Loop(options, parts.adapted, parts.loss, parts.data.rows, share)
+            plans = (
+                leased_steps(boundary, share)
+                if ready["data_leases"]
+                else plan_steps(share, options.epochs)
+            )
+            loop = Loop(options, parts.adapted, parts.loss, parts.data.rows, plans)
             end = loop.run(boundary, self._metrics, progress, self._stop)
         finally:
             progress.close()

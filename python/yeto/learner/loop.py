@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from yeto.learner.batches import Share, StepRows, collate, plan_steps
+from yeto.learner.batches import Share, StepRows, collate
 from yeto.learner.exchange import Boundary
 from yeto.learner.loss import Batch, TargetLoss
 from yeto.learner.metrics import Metrics, Progress, Window, memory_bytes
@@ -49,12 +49,12 @@ class Loop:
         adapted: Adapted,
         loss: TargetLoss,
         rows: list[Encoded],
-        share: Share,
+        plans: Iterator[StepRows],
     ) -> None:
         self._options = options
         self._adapted = adapted
         self._rows = rows
-        self._share = share
+        self._plans = plans
         self._optimizer = Optimizer(adapted, loss, options)
         self._guard = NonFiniteGuard(options.nan_policy)
         self._window = Window()
@@ -112,7 +112,7 @@ class Loop:
         )
 
     def _steps(self) -> Iterator[tuple[StepRows, list[Batch]]]:
-        for plan in plan_steps(self._share, self._options.epochs):
+        for plan in self._plans:
             begun = time.monotonic()
             batches = [collate([self._rows[i] for i in rows]) for rows in plan.micro_batches]
             self._window.data_seconds += time.monotonic() - begun
