@@ -12,8 +12,10 @@
 // momentum read, values and momentum written, 2 for the image, 50.
 // The norms that RDA needs are known before the merge, as in the syncer, where each push is
 // measured as it arrives; the line for people says what it takes with them measured first. The
-// textbook merge has no such moment and computes them. Buffers lie where the allocator puts them.
-// Sizes are far out of cache. Both sides of a ratio run one right after the other.
+// textbook merge has no such moment and computes them. All buffers, those of the triad and of the
+// textbook too, come from the pool of the syncer's jobs. Sizes are far out of cache. Both sides of
+// a ratio run one right after the other.
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -23,13 +25,39 @@
 #include "yeto/base/rng.h"
 #include "yeto/base/thread.h"
 #include "yeto/merge/merge.h"
+#include "yeto/sync/jobs/memory_pool.h"
 #include "yeto/tensor/bf16.h"
 #include "yeto/tensor/kernels.h"
 
 namespace yeto::bench {
 namespace {
 
-using Values = std::vector<float>;
+// `count` floats of the pool.
+struct Values {
+  std::shared_ptr<Bytes> memory;
+  float* at = nullptr;
+  std::size_t count = 0;
+
+  explicit Values(std::size_t values, float start = 0.0F);
+  float& operator[](std::size_t i) const { return at[i]; }
+  float* data() const { return at; }
+  std::size_t size() const { return count; }
+  float* begin() const { return at; }
+  float* end() const { return at + count; }
+  std::span<float> span() const { return {at, count}; }
+};
+
+sync::MemoryPool& pool() {
+  static sync::MemoryPool one(64);
+  return one;
+}
+
+Values::Values(std::size_t values, float start)
+    : memory(pool().take(values * sizeof(float))),
+      at(reinterpret_cast<float*>(memory->data())),
+      count(values) {
+  std::fill(begin(), end(), start);
+}
 
 constexpr std::size_t kLearners = 8;
 constexpr std::size_t kValues = std::size_t{8} << 20;
@@ -69,7 +97,7 @@ struct Work {
   Values momentum;
   Values new_values;
   Values new_momentum;
-  Bytes image;
+  std::shared_ptr<Bytes> image;
   std::vector<merge::Measured> measured;  // empty: the merge computes what it needs
 
   explicit Work(MergeMode mode)
@@ -77,7 +105,7 @@ struct Work {
         momentum(kValues),
         new_values(kValues),
         new_momentum(kValues),
-        image(2 * kValues) {
+        image(pool().take(2 * kValues)) {
     const std::size_t tensor_values = mode == MergeMode::kRda ? kTensorValues : kValues;
     Fragment fragment;
     for (std::size_t first = 0; first < kValues; first += tensor_values) {
@@ -101,7 +129,8 @@ struct Work {
   }
 
   void merge(int threads) {
-    merge::Inputs in{&layout, 0, false, merge::WeightRule::kTokens2, outer, values, momentum, {}};
+    merge::Inputs in{&layout,         0, false, merge::WeightRule::kTokens2, outer, values.span(),
+                     momentum.span(), {}};
     for (std::uint32_t m = 0; m < kLearners; ++m) {
       merge::Push push{m, 24, 1000 + m, CodecId::kF32, delta_bytes(m), {}};
       if (!measured.empty()) {
@@ -109,8 +138,8 @@ struct Work {
       }
       in.pushes.push_back(push);
     }
-    const auto job = merge::FragmentMerge::make(std::move(in),
-                                                {new_values, new_momentum, CodecId::kBf16, image});
+    const auto job = merge::FragmentMerge::make(
+        std::move(in), {new_values.span(), new_momentum.span(), CodecId::kBf16, *image});
     YETO_CHECK(job, "the benchmark's own input");
     std::atomic<bool> finite{true};
     on_threads(job->parts(), threads, [&](std::size_t part) {
@@ -119,12 +148,12 @@ struct Work {
       }
     });
     YETO_CHECK(finite, "the benchmark's own input");
-    values.swap(new_values);
-    momentum.swap(new_momentum);
+    std::swap(values, new_values);
+    std::swap(momentum, new_momentum);
   }
 
   ByteView delta_bytes(std::size_t m) const {
-    return as_bytes_view(std::span<const float>(deltas[m]));
+    return as_bytes_view(std::span<const float>(deltas[m].span()));
   }
   void measure() {
     measured.clear();
@@ -209,10 +238,10 @@ class Textbook {
       }
       YETO_CHECK(finite, "the benchmark's own input");
     }
-    bf16_from_f32(work_.new_values.data(), reinterpret_cast<std::uint16_t*>(work_.image.data()),
+    bf16_from_f32(work_.new_values.data(), reinterpret_cast<std::uint16_t*>(work_.image->data()),
                   kValues);
-    work_.values.swap(work_.new_values);
-    work_.momentum.swap(work_.new_momentum);
+    std::swap(work_.values, work_.new_values);
+    std::swap(work_.momentum, work_.new_momentum);
   }
 
   Work& work_;
