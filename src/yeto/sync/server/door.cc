@@ -1,14 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "yeto/sync/server/door.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "yeto/base/format.h"
 #include "yeto/base/log.h"
 #include "yeto/base/rng.h"
 #include "yeto/wire/codec.h"
+#include "yeto/wire/identity.h"
 
 namespace yeto::sync {
+namespace {
+
+std::string names_text(const std::vector<std::string>& uris) {
+  std::string text;
+  for (const std::string& uri : uris) {
+    text += (text.empty() ? "" : ", ") + uri;
+  }
+  // A certificate may name more than a REFUSED can hold.
+  constexpr std::size_t kMost = 300;
+  return text.empty() ? "nobody (it names no URI)" : text.substr(0, kMost);
+}
+
+}  // namespace
 
 SessionKey session_key(ByteView run_token, wire::Role role, std::uint32_t seat) {
   std::string info;
@@ -38,10 +54,12 @@ Door::~Door() {
 }
 
 Status Door::open(const net::Address& address) {
-  YETO_ASSIGN(listener_, net::Listener::open(loop_, address,
-                                             [this](std::unique_ptr<net::Connection> connection) {
-                                               on_accept(std::move(connection));
-                                             }));
+  YETO_ASSIGN(listener_, net::Listener::open(
+                             loop_, address,
+                             [this](std::unique_ptr<net::Connection> connection) {
+                               on_accept(std::move(connection));
+                             },
+                             options_.tls));
   return Unit{};
 }
 
@@ -90,6 +108,10 @@ void Door::on_first_frame(ConnId conn, Result<wire::Message> message) {
     if (error.code == ErrorCode::kProtocol || error.code == ErrorCode::kTimeout) {
       turn_away(conn, wire::RefuseCode::kProtocol, error.code == ErrorCode::kTimeout, error.what);
     } else {
+      // A certificate that is refused is worth a line; a peer that goes away is not.
+      if (error.code == ErrorCode::kPermission) {
+        log(LogLevel::kWarn, "syncer", "refused {}: {}", error.where, error.what);
+      }
       ++turned_away_;
       leave(conn);
     }
@@ -107,8 +129,21 @@ void Door::on_first_frame(ConnId conn, Result<wire::Message> message) {
 }
 
 void Door::on_hello(ConnId conn, const wire::Hello& hello) {
-  const SessionKey key = session_key(options_.run_token, hello.role, hello.seat);
-  const bool ok = wire::proof_ok(key, visitors_.at(conn).nonce, hello);
+  const Visitor& visitor = visitors_.at(conn);
+  bool ok = false;
+  if (options_.tls) {
+    const std::vector<std::string> uris = visitor.stream->peer_uris();
+    const std::string said = wire::identity_of(hello.run_id, hello.role, hello.seat);
+    ok = std::find(uris.begin(), uris.end(), said) != uris.end();
+    if (!ok) {
+      turn_away(conn, wire::RefuseCode::kProof, false,
+                strf("HELLO says {}, but the certificate is of {}", said, names_text(uris)));
+      return;
+    }
+  } else {
+    const SessionKey key = session_key(options_.run_token, hello.role, hello.seat);
+    ok = wire::proof_ok(key, visitor.nonce, hello);
+  }
   handler_->on_hello(conn, hello, ok);
   if (visitors_.count(conn) != 0) {
     // The owner is closing and answered nothing.
@@ -124,9 +159,11 @@ void Door::on_attach(ConnId conn, const wire::Attach& attach) {
               "no session has this token; connect again by HELLO");
     return;
   }
-  if (!wire::proof_ok(*key, visitor.nonce, attach)) {
+  if (!attach_ok(visitor, attach, *key)) {
     turn_away(conn, wire::RefuseCode::kProof, false,
-              "the proof of ATTACH is wrong: it was not made with the session's key");
+              options_.tls
+                  ? "ATTACH: the session belongs to another certificate"
+                  : "the proof of ATTACH is wrong: it was not made with the session's key");
     return;
   }
   if (const Status attached = handler_->on_attach(attach, visitor.stream); !attached) {
@@ -134,6 +171,20 @@ void Door::on_attach(ConnId conn, const wire::Attach& attach) {
     return;
   }
   leave(conn);
+}
+
+// With TLS the key of a session is a mark of its run, role and seat only; the certificate proves.
+bool Door::attach_ok(const Visitor& visitor, const wire::Attach& attach,
+                     const SessionKey& key) const {
+  if (!options_.tls) {
+    return wire::proof_ok(key, visitor.nonce, attach);
+  }
+  const std::vector<std::string> uris = visitor.stream->peer_uris();
+  return std::any_of(uris.begin(), uris.end(), [&](const std::string& uri) {
+    const std::optional<wire::Identity> identity = wire::parse_identity(uri);
+    return identity && identity->run_id == options_.run_id &&
+           session_key(options_.run_token, identity->role, identity->seat) == key;
+  });
 }
 
 std::unique_ptr<FramedStream> Door::admit(ConnId conn) {

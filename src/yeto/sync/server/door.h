@@ -2,8 +2,13 @@
 // Door: everything between accept() and admission. A connection that comes in gets a CHALLENGE and
 // may send one frame of at most 16 KiB within a time limit: HELLO (a control stream, the owner
 // decides) or ATTACH (a data stream of a session that exists). At the limit of unadmitted
-// connections accepting waits. All calls and callbacks on the loop thread. Nothing a stranger sends
-// is kept after he is turned away.
+// connections accepting waits. With TLS the handshake belongs to that one frame's time limit, and
+// it has 16 KiB of its own. All calls and callbacks on the loop thread. Nothing a stranger sends is
+// kept after he is turned away.
+//
+// Who somebody is: with TLS what his certificate says, which must be the run, role and seat of his
+// HELLO; without it a proof made with the key of that seat. A data stream must come from the same
+// identity as its session.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +20,7 @@
 #include "yeto/base/digest.h"
 #include "yeto/net/connection.h"
 #include "yeto/net/loop.h"
+#include "yeto/net/tls.h"
 #include "yeto/sync/core/events.h"
 #include "yeto/sync/link/framed_stream.h"
 #include "yeto/wire/messages.h"
@@ -40,7 +46,9 @@ class DoorHandler {
 };
 
 struct DoorOptions {
-  SessionKey run_token{};
+  std::string run_id;
+  SessionKey run_token{};               // without TLS
+  std::shared_ptr<const net::Tls> tls;  // null: plain TCP
   std::uint64_t term = 0;
   Nanos first_frame_timeout = 10 * kSecond;
   Nanos farewell_timeout = 2 * kSecond;  // for a REFUSED to leave
@@ -82,6 +90,7 @@ class Door {
   void on_first_frame(ConnId conn, Result<wire::Message> message);
   void on_hello(ConnId conn, const wire::Hello& hello);
   void on_attach(ConnId conn, const wire::Attach& attach);
+  bool attach_ok(const Visitor& visitor, const wire::Attach& attach, const SessionKey& key) const;
   void turn_away(ConnId conn, wire::RefuseCode code, bool retryable, std::string text);
   void leave(ConnId conn);
   void count_changed();

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -15,8 +14,11 @@
 #include <utility>
 #include <vector>
 
+#include "yeto/base/clock.h"
 #include "yeto/base/digest.h"
+#include "yeto/base/result.h"
 #include "yeto/base/rng.h"
+#include "yeto/codec/codec.h"
 #include "yeto/net/connection.h"
 #include "yeto/net/loop.h"
 #include "yeto/sync/jobs/memory_pool.h"
@@ -37,12 +39,15 @@ struct ScriptedOptions {
   Layout layout;
   std::vector<wire::ContractPair> contract;
   Nanos step_time = 5 * kMillisecond;
+  Nanos beat_every = 0;  // at most so often; 0: at each step
   std::uint64_t tokens_per_step = 10;
   // Value of every element of a push of this seat.
   float delta = 0.01F;
   // May change HELLO before its proof is made, or break the proof afterwards.
   std::function<void(wire::Hello&)> bend_hello;
   std::function<void(wire::Hello&)> bend_proof;
+  // A broadcast is here, and right.
+  std::function<void(const wire::Offer&)> on_version;
 };
 
 class ScriptedLearner final : public LinkHandler {
@@ -82,6 +87,9 @@ class ScriptedLearner final : public LinkHandler {
   void disconnect() {
     loop_.cancel(step_timer_);
     step_timer_ = 0;
+    for (const DataStream& stream : data_) {
+      loop_.cancel(stream.retry_timer);
+    }
     data_.clear();
     control_.reset();
     if (link_) {
@@ -110,6 +118,11 @@ class ScriptedLearner final : public LinkHandler {
   void leave(wire::LeaveReason reason) { link_->send(wire::Leave{reason, 0}); }
   void say_limit() { link_->send(wire::Limit{local_step_, tokens_}); }
   void send(const wire::Message& message) { link_->send(message); }
+  // While held, pulls are not answered.
+  void hold_pushes(bool held) {
+    holding_ = held;
+    answer_pulls();
+  }
   void make_pushes(float value) {
     options_.delta = value;
     bodies_.clear();
@@ -117,6 +130,8 @@ class ScriptedLearner final : public LinkHandler {
   Link* link() { return link_.get(); }
 
   bool welcomed() const { return welcome_.has_value(); }
+  std::uint64_t sessions() const { return sessions_; }  // WELCOMEs so far
+  bool holds_a_pull() const { return holding_ && !pulls_.empty(); }
   const wire::Welcome& welcome() const { return *welcome_; }
   const std::optional<wire::Refused>& refused() const { return refused_; }
   const std::optional<std::string>& closed() const { return closed_; }
@@ -172,12 +187,16 @@ class ScriptedLearner final : public LinkHandler {
     if (!ok) {
       return;
     }
-    const bool right = xxh3_128(*bytes) == offer.digest;
+    const std::shared_ptr<Bytes> values = public_value(offer, bytes);
+    const bool right = values != nullptr && xxh3_128(*values) == offer.digest;
     bad_digests_ += right ? 0 : 1;
     link_->finish_receive(transfer, right);
     if (right && offer.kind == wire::TransferKind::kBroadcast) {
-      held_[offer.fragment] = {true, offer.version, bytes, offer.digest};
+      held_[offer.fragment] = {true, offer.version, values, offer.digest};
       digests_[{offer.fragment, offer.version}] = offer.digest;
+      if (options_.on_version) {
+        options_.on_version(offer);
+      }
       answer_pulls();
     } else if (right && offer.kind == wire::TransferKind::kFinal) {
       finals_[offer.fragment] = sha256(*bytes);
@@ -186,6 +205,9 @@ class ScriptedLearner final : public LinkHandler {
   }
   void on_sent(std::uint64_t, bool) override {}
   void on_heard() override {}
+  void on_data_stream_lost(std::uint16_t index, const std::string&) override {
+    attach_later(index);
+  }
   void on_closed(const std::string& reason) override {
     closed_ = reason;
     incoming_.clear();
@@ -217,12 +239,16 @@ class ScriptedLearner final : public LinkHandler {
     } else if (auto* welcome = std::get_if<wire::Welcome>(&message)) {
       welcome_ = std::move(*welcome);
       session_ = welcome_->session;
+      ++sessions_;
       LinkOptions link;
       link.incoming = wire::Direction::kToLearner;
       link.chunk_bytes = welcome_->chunk_bytes;
       link.data_streams = options_.streams;
+      link.lease = static_cast<Nanos>(welcome_->lease_ms) * kMillisecond;
       link_ = std::make_unique<Link>(loop_, link, this);
       link_->start(std::move(control_));
+      data_.clear();
+      data_.resize(options_.streams);
       for (std::uint16_t i = 0; i < options_.streams; ++i) {
         attach(i);
       }
@@ -258,25 +284,42 @@ class ScriptedLearner final : public LinkHandler {
   }
   struct DataStream {
     std::unique_ptr<net::Connecting> connecting;
-    std::unique_ptr<FramedStream> stream;
+    std::unique_ptr<FramedStream> stream;  // until it is the link's
+    net::TimerId retry_timer = 0;
   };
   void attach(std::uint16_t index) {
-    data_.push_back(std::make_unique<DataStream>());
-    DataStream& data = *data_.back();
+    DataStream& data = data_[index];
     data.connecting =
-        net::connect(loop_, options_.syncer, 5 * kSecond, [this, index, &data](auto connection) {
+        net::connect(loop_, options_.syncer, 5 * kSecond, [this, index](auto connection) {
           if (!connection) {
-            closed_ = connection.error().what;
-            return;
+            return attach_later(index);
           }
-          data.stream = std::make_unique<FramedStream>(loop_, std::move(*connection),
-                                                       wire::Direction::kToLearner);
-          expect(*data.stream, [this, index, &data](wire::Message message) {
-            on_data_challenge(index, data, message);
-          });
+          data_[index].stream = std::make_unique<FramedStream>(loop_, std::move(*connection),
+                                                               wire::Direction::kToLearner);
+          await(index, [this, index](const wire::Message& message) { prove(index, message); });
         });
   }
-  void on_data_challenge(std::uint16_t index, DataStream& data, const wire::Message& message) {
+  void attach_later(std::uint16_t index) {
+    DataStream& data = data_[index];
+    loop_.cancel(data.retry_timer);
+    data.retry_timer = loop_.after(50 * kMillisecond, [this, index] {
+      data_[index].retry_timer = 0;
+      attach(index);
+    });
+  }
+  // The next message of a data stream that is being attached.
+  void await(std::uint16_t index, std::function<void(const wire::Message&)> next) {
+    const auto limit = wire::max_payload(wire::Type::kRefused, wire::Direction::kToLearner);
+    data_[index].stream->expect_one_message(
+        limit, 10 * kSecond, [this, index, next = std::move(next)](Result<wire::Message> message) {
+          if (message) {
+            next(*message);
+          } else {
+            attach_later(index);
+          }
+        });
+  }
+  void prove(std::uint16_t index, const wire::Message& message) {
     const auto* challenge = std::get_if<wire::Challenge>(&message);
     if (challenge == nullptr) {
       closed_ = "a data stream got no CHALLENGE";
@@ -286,12 +329,12 @@ class ScriptedLearner final : public LinkHandler {
     attach.session = session_;
     attach.stream = index;
     attach.proof = wire::make_proof(key_, challenge->nonce, attach);
-    data.stream->send(attach);
-    expect(*data.stream, [this, index, &data](const wire::Message& answer) {
+    data_[index].stream->send(attach);
+    await(index, [this, index](const wire::Message& answer) {
       if (!std::holds_alternative<wire::Attached>(answer)) {
         closed_ = "a data stream was not attached";
       } else if (link_) {
-        (void)link_->add_data_stream(std::move(data.stream), index);
+        (void)link_->add_data_stream(std::move(data_[index].stream), index);
       }
     });
   }
@@ -310,7 +353,11 @@ class ScriptedLearner final : public LinkHandler {
       tokens_ += options_.tokens_per_step;
       answer_pulls();
     }
-    beat();
+    const Nanos now = monotonic_now();
+    if (now - beat_at_ >= options_.beat_every) {
+      beat_at_ = now;
+      beat();
+    }
   }
   void on_pull(const wire::Pull& pull) {
     if (pull.fragment == wire::kLayoutFragment) {
@@ -334,7 +381,7 @@ class ScriptedLearner final : public LinkHandler {
     }
   }
   void answer_pulls() {
-    for (auto at = pulls_.begin(); at != pulls_.end();) {
+    for (auto at = pulls_.begin(); !holding_ && at != pulls_.end();) {
       const wire::Pull pull = at->second;
       Work& work = work_[pull.fragment];
       const bool has_base =
@@ -369,21 +416,28 @@ class ScriptedLearner final : public LinkHandler {
     pushed_tokens_ += offer.c_tokens;
     send_transfer(offer, std::move(body));
   }
+  // What the bytes of a transfer stand for; null for a q4 image that cannot be applied.
+  std::shared_ptr<Bytes> public_value(const wire::Offer& offer, std::shared_ptr<Bytes> bytes) {
+    if (offer.kind != wire::TransferKind::kBroadcast || offer.codec != CodecId::kQ4) {
+      return bytes;
+    }
+    const Held& base = held_[offer.fragment];
+    const std::shared_ptr<Bytes> values = memory_.take(
+        codec::encoded_bytes(CodecId::kBf16, options_.layout.fragments[offer.fragment].values));
+    const bool applied = base.here && base.version == offer.base_version &&
+                         codec::apply_q4(*bytes, *base.image, *values).has_value();
+    return applied ? values : nullptr;
+  }
   // Made once per size: a benchmark of the syncer must not measure this.
   std::shared_ptr<const Bytes> constant(std::uint64_t values) {
     std::shared_ptr<const Bytes>& kept = bodies_[values];
     if (kept != nullptr) {
       return kept;
     }
-    const bool f32 = welcome_->push_codec == CodecId::kF32;
-    Bytes body(values * (f32 ? 4 : 2));
-    std::uint32_t bits = 0;
-    std::memcpy(&bits, &options_.delta, sizeof bits);
-    bits = f32 ? bits : bits >> 16;
-    const std::size_t width = f32 ? 4 : 2;
-    for (std::uint64_t i = 0; i < values; ++i) {
-      std::memcpy(body.data() + i * width, &bits, width);
-    }
+    const CodecId codec = welcome_->push_codec;
+    Bytes body(codec::encoded_bytes(codec, values));
+    const std::vector<float> delta(values, options_.delta);
+    YETO_CHECK(codec::encode(codec, delta, body).has_value(), "a push cannot be encoded");
     return kept = std::make_shared<const Bytes>(std::move(body));
   }
   void send_transfer(const wire::Offer& offer, std::shared_ptr<const Bytes> body) {
@@ -411,14 +465,17 @@ class ScriptedLearner final : public LinkHandler {
   std::unique_ptr<net::Connecting> connecting_;
   std::unique_ptr<FramedStream> control_;
   std::unique_ptr<Link> link_;
-  std::vector<std::unique_ptr<DataStream>> data_;
+  std::vector<DataStream> data_;
   std::optional<wire::Welcome> welcome_;
   std::optional<wire::Refused> refused_;
   std::optional<std::string> closed_;
   std::optional<wire::Final> final_;
   bool said_goodbye_ = false;
   bool draining_ = false;
+  bool holding_ = false;
+  std::uint64_t sessions_ = 0;
   net::TimerId step_timer_ = 0;
+  Nanos beat_at_ = 0;
   std::uint64_t local_step_ = 0;
   std::uint64_t tokens_ = 0;
   std::uint64_t ticket_ = 0;

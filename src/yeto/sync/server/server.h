@@ -8,11 +8,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "yeto/base/result.h"
 #include "yeto/merge/merge.h"
 #include "yeto/net/address.h"
+#include "yeto/net/tls.h"
 #include "yeto/store/object_store.h"
 #include "yeto/sync/core/events.h"
 #include "yeto/sync/server/door.h"
@@ -27,12 +29,16 @@ struct ServerOptions {
   merge::Correction correction = merge::Correction::kNone;
   merge::WeightRule weights = merge::WeightRule::kTokens2;
   int threads = 1;  // of a merge
+  // Who learners are: by certificates, or without them by keys made from the run token.
+  std::shared_ptr<const net::Tls> tls;
   SessionKey run_token{};
+  bool insecure = false;  // plain TCP is allowed on an address that is not loopback
   // A folder, or a shared store (then a checkpoint is durable when it is there).
   std::shared_ptr<store::ObjectStore> checkpoint;
   // A shared store that each checkpoint of the folder is also copied to; may be null.
   std::shared_ptr<store::ObjectStore> checkpoint_copy;
   bool resume = false;
+  std::optional<net::Address> http;  // of the status pages; none: not served
   // Empty: not written.
   std::filesystem::path endpoint;
   std::filesystem::path status;
@@ -51,7 +57,8 @@ Result<SessionKey> read_token_file(const std::filesystem::path& path);
 
 class Server {
  public:
-  // kNotInBuild for an address that is not loopback; kConflict for a checkpoint without `resume`, a
+  // kPermission for an address that is not loopback with neither TLS nor `insecure`, and for a
+  // certificate that is not of this run's syncer; kConflict for a checkpoint without `resume`, a
   // folder with other content, or another run; kDamaged; kUnreachable or kIo when the address is
   // taken.
   static Result<std::unique_ptr<Server>> open(ServerOptions options);
@@ -60,6 +67,8 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   net::Address address() const;
+  // Of the status pages, with the real port.
+  std::optional<net::Address> http_address() const;
   std::uint64_t term() const;
   bool resumed() const;
 

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -17,6 +18,7 @@
 #include "yeto/base/format.h"
 #include "yeto/base/rng.h"
 #include "yeto/sync/server/records.h"
+#include "yeto/sync/server/tape_repair.h"
 
 namespace yeto::sync {
 namespace {
@@ -251,6 +253,172 @@ TEST(RecordsTest, EndpointRoundTripsAndRefusesByName) {
     EXPECT_EQ(refused.error().code, ErrorCode::kConfig);
     EXPECT_EQ(refused.error().where, "some/file");
   }
+}
+
+// ---- repair at a restart
+// -------------------------------------------------------------------------------------------------
+
+TapeRound round_of(std::uint64_t round, std::uint32_t fragment, std::uint64_t version,
+                   std::uint8_t mark) {
+  TapeRound record;
+  record.round = round;
+  record.fragment = fragment;
+  record.version = version;
+  record.committed = true;
+  record.digest[0] = mark;
+  return record;
+}
+
+checkpoint::CommitRecord commit_of(std::uint64_t round, std::uint32_t fragment,
+                                   std::uint64_t version, std::uint8_t mark) {
+  checkpoint::CommitRecord commit;
+  commit.round = round;
+  commit.fragment = fragment;
+  commit.version = version;
+  commit.digest[0] = mark;
+  commit.bytes_in = 80;
+  commit.pushes = {{0, version - 1, 24, 1000, 0.5}, {1, version - 2, 8, 400, 0.25}};
+  commit.weights = {{0, 0.75}, {1, 0.25}};
+  return commit;
+}
+
+// A tape of `rounds`, all of term 1, and a manifest of term 1 that holds the commits.
+struct RepairCase {
+  std::vector<TapeRound> rounds;
+  std::vector<checkpoint::CommitRecord> commits;
+};
+
+class TapeRepairTest : public TapeTest {
+ protected:
+  Result<TapeRepair> repair(const RepairCase& given) {
+    std::string text;
+    std::uint64_t seq = 0;
+    for (const TapeRound& round : given.rounds) {
+      text += tape_line({1.0, seq++, 1}, round) + "\n";
+      text +=
+          tape_line({1.0, seq++, 1}, TapeMetric{0, R"({"event":"round","committed":true})"}) + "\n";
+    }
+    write(text);
+    YETO_ASSIGN(TapeFile tape, TapeFile::open(path()));
+    checkpoint::Manifest manifest;
+    manifest.state.term = 1;
+    manifest.commits = given.commits;
+    YETO_ASSIGN(TapeRepair done, repair_tape(tape, manifest, 9.0));
+    const std::string after = read(path());
+    EXPECT_TRUE(after.starts_with(text)) << "what stands there stays";
+    added_ = after.substr(text.size());
+    next_seq_ = tape.next_seq();
+    EXPECT_EQ(repair_tape(tape, manifest, 9.0)->rounds.size(), 0U) << "once is enough";
+    return done;
+  }
+  std::string added_;
+  std::uint64_t next_seq_ = 0;
+};
+
+TEST_F(TapeRepairTest, ALineThatStandsThereIsNotWrittenAgain) {
+  const auto done = repair({{round_of(1, 0, 1, 7), round_of(2, 1, 1, 8)},
+                            {commit_of(1, 0, 1, 7), commit_of(2, 1, 1, 8)}});
+  ASSERT_TRUE(done);
+  EXPECT_TRUE(done->rounds.empty());
+  EXPECT_EQ(added_, "");
+}
+
+TEST_F(TapeRepairTest, TheCommitThatTheTapeLacksIsWrittenFromTheManifest) {
+  const auto done = repair({{round_of(1, 0, 1, 7), round_of(2, 1, 1, 8)}, {commit_of(3, 0, 2, 9)}});
+  ASSERT_TRUE(done);
+  EXPECT_EQ(done->rounds, std::vector<std::uint64_t>{3});
+  EXPECT_EQ(done->lost, 0U);
+  EXPECT_EQ(next_seq_, 5U);
+  const Json line = Json::parse(added_);
+  EXPECT_EQ(line["event"], "round");
+  EXPECT_EQ(line["seq"], 4);
+  EXPECT_EQ(line["term"], 1);
+  EXPECT_EQ(line["repaired"], true);
+  EXPECT_EQ(line["committed"], true);
+  EXPECT_EQ(line["version"], 2);
+  EXPECT_EQ(line["digest"], "09000000000000000000000000000000");
+  EXPECT_EQ(line["launch"], nullptr);
+  EXPECT_EQ(line["responded"], Json::array({0}));
+  EXPECT_EQ(line["carried"][0]["seat"], 1);
+  EXPECT_EQ(line["carried"][0]["lag"], 1);
+  EXPECT_EQ(line["tokens"][1]["tokens"], 400);
+  EXPECT_EQ(line["weights"][0]["weight"], 0.75);
+  EXPECT_EQ(line["bytes_in"], 80);
+}
+
+TEST_F(TapeRepairTest, CommitsBeforeItOfWhichNothingIsKnownAreCounted) {
+  const auto done = repair({{round_of(1, 0, 1, 7)}, {commit_of(9, 0, 5, 9)}});
+  ASSERT_TRUE(done);
+  EXPECT_EQ(done->rounds.size(), 1U);
+  EXPECT_EQ(done->lost, 3U);
+}
+
+TEST_F(TapeRepairTest, ALineOfAVoidTermDoesNotCountAsTheCommit) {
+  // Version 2 was committed by a term whose checkpoint never held it.
+  const auto done = repair({{round_of(1, 0, 1, 7), round_of(2, 0, 2, 66), round_of(3, 0, 3, 67)},
+                            {commit_of(2, 0, 2, 9)}});
+  ASSERT_TRUE(done);
+  EXPECT_EQ(done->rounds, std::vector<std::uint64_t>{2});
+  EXPECT_EQ(done->lost, 0U);
+}
+
+TEST_F(TapeRepairTest, AnEmptyTapeIsANewOne) {
+  const auto done = repair({{}, {commit_of(2, 0, 2, 9)}});
+  ASSERT_TRUE(done);
+  EXPECT_TRUE(done->rounds.empty());
+}
+
+TEST_F(TapeRepairTest, ATapeThatLostItsEndIsNoticedAndNumbersGoOn) {
+  write(line(0) + "\n");
+  Result<TapeFile> tape = TapeFile::open(path());
+  ASSERT_TRUE(tape);
+  checkpoint::Manifest manifest;
+  manifest.tape = checkpoint::TapePosition{tape->bytes() + 100, 50};
+  EXPECT_EQ(repair_tape(*tape, manifest, 9.0)->missing_bytes, 100U);
+  EXPECT_EQ(tape->next_seq(), 50U);
+}
+
+TEST_F(TapeTest, LinesAreReadBackwardsOverAllWindows) {
+  std::string text;
+  std::vector<std::string> lines;
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    lines.push_back(tape_line({1.0, i, 1}, TapeError{std::string(i * 1000, 'x')}));
+    text += lines.back() + "\n";
+  }
+  write(text);
+  Result<TapeFile> tape = TapeFile::open(path());
+  ASSERT_TRUE(tape);
+  std::vector<std::string> seen;
+  ASSERT_TRUE(tape->each_line_backwards([&](std::string_view one) {
+    seen.emplace_back(one);
+    return TapeFile::Go::kOn;
+  }));
+  std::reverse(seen.begin(), seen.end());
+  EXPECT_EQ(seen, lines);
+  int calls = 0;
+  ASSERT_TRUE(tape->each_line_backwards(
+      [&](std::string_view) { return ++calls == 3 ? TapeFile::Go::kStop : TapeFile::Go::kOn; }));
+  EXPECT_EQ(calls, 3);
+}
+
+TEST_F(TapeTest, ThePositionLiesBehindEveryLineGivenBefore) {
+  Result<TapeFile> tape = TapeFile::open(path());
+  ASSERT_TRUE(tape);
+  Recorder recorder(std::move(*tape), {});
+  std::uint64_t bytes = 0;
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    recorder.tape(line(i));
+    bytes += line(i).size() + 1;
+    const auto position = recorder.position();
+    ASSERT_TRUE(position);
+    EXPECT_EQ(position->bytes, bytes);
+    EXPECT_EQ(position->seq, i + 1);
+    EXPECT_EQ(fs::file_size(path()), bytes);
+  }
+  recorder.close();
+  EXPECT_EQ(recorder.position()->bytes, bytes);
+  Recorder without(std::nullopt, {});
+  EXPECT_FALSE(without.position());
 }
 
 }  // namespace

@@ -22,6 +22,9 @@ class Watchdog {
 
   // The loop is alive. Any thread; to be called well within `limit`.
   void beat() { last_beat_.store(monotonic_now(), std::memory_order_relaxed); }
+  // How long ago the loop was last alive. Any thread.
+  Nanos silence() const { return monotonic_now() - last_beat_.load(std::memory_order_relaxed); }
+  Nanos limit() const { return limit_; }
 
  private:
   void watch();
