@@ -510,6 +510,9 @@ TEST(Checkpoint, WhatDiffersFromTheRunIsRefusedByName) {
   other.outer = merge::OuterRule::of(merge::OuterKind::kSgd);
   expect_refused(other, "outer rule nesterov, not sgd");
   other = options_in(store);
+  other.settings["seed"] = "8";
+  expect_refused(other, "seed 7, not 8");
+  other = options_in(store);
   other.outer.lr = 0.5F;
   other.correction = merge::Correction::kHeloco;
   other.weights = merge::WeightRule::kEqual;

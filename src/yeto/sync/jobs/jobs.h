@@ -108,8 +108,8 @@ class Jobs {
   // Both, one after the other.
   Status checkpoint(const CoreState& state);
   // Loads the checkpoint of the store, before any other job. Nothing if there is none; kDamaged
-  // naming the file; kConflict naming what differs: run id, codec of either direction, outer rule;
-  // kNotInBuild for a checkpoint of a newer major. Settings that differ and may are logged.
+  // naming the file; kConflict naming what differs: run id, codec of either direction, outer rule,
+  // seed; kNotInBuild for a checkpoint of a newer major. Settings that differ and may are logged.
   Result<std::optional<Restored>> restore();
   // The manifest that was restored or written last; not while write() runs.
   const std::optional<checkpoint::Manifest>& durable() const { return writer_.durable(); }

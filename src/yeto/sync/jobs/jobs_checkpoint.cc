@@ -94,6 +94,13 @@ Status Jobs::check_restored(const checkpoint::Manifest& manifest) const {
                        merge::outer_kind_name(options_.outer.kind)),
                   "leave --outer as it was");
   }
+  const auto seed = manifest.settings.find("seed");
+  const auto wanted = options_.settings.find("seed");
+  if (seed != manifest.settings.end() && wanted != options_.settings.end() &&
+      seed->second != wanted->second) {
+    return refuse(strf("the run was begun with the seed {}, not {}", seed->second, wanted->second),
+                  "leave --seed as it was");
+  }
   return Unit{};
 }
 

@@ -2,6 +2,7 @@
 // A small run for the tests of this room: one layout, values and pushes from a seed.
 #pragma once
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -161,11 +162,51 @@ class TestRun {
   BufferId next_id_ = 1;
 };
 
+// A store that other machines may write to, as far as its users can tell; it can be switched off.
+class SharedStore final : public store::ObjectStore {
+ public:
+  using ObjectStore::put;
+  Result<bool> put(std::string_view key, std::span<const ByteView> parts,
+                   store::PutMode mode) override {
+    YETO_TRY(check());
+    return blobs_.put(key, parts, mode);
+  }
+  Result<Bytes> get(std::string_view key, std::uint64_t max_bytes) const override {
+    YETO_TRY(check());
+    return blobs_.get(key, max_bytes);
+  }
+  Result<std::vector<std::string>> list() const override {
+    YETO_TRY(check());
+    return blobs_.list();
+  }
+  Status remove(std::string_view key) override {
+    YETO_TRY(check());
+    return blobs_.remove(key);
+  }
+  Status remove_unfinished() override { return Unit{}; }
+  std::string place() const override { return "shared store"; }
+  bool is_shared() const override { return true; }
+
+  // Operations that still work; afterwards all fail.
+  void break_after(int operations) { left_ = operations; }
+  void heal() { left_ = 1'000'000'000; }
+
+ private:
+  Status check() const {
+    if (left_-- <= 0) {
+      return fail(ErrorCode::kUnreachable, "the store does not answer", place());
+    }
+    return Unit{};
+  }
+  store::MemoryStore blobs_;
+  mutable std::atomic<int> left_{1'000'000'000};
+};
+
 inline JobsOptions options_in(std::shared_ptr<store::ObjectStore> store) {
   JobsOptions options;
   options.run_id = "run-1";
   options.checkpoint = std::move(store);
-  options.settings = {{"sync-interval-steps", "24"}, {"model", "tiny"}};
+  options.settings = {{"sync-interval-steps", "24"}, {"model", "tiny"}, {"seed", "7"}};
   return options;
 }
 
