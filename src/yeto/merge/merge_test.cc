@@ -323,6 +323,49 @@ TEST(Merge, TheBitsAreThoseRecorded) {
   EXPECT_EQ(hex(xxh3_128(all)), "c3243092658891576c8938e48fb52bf7") << kernels().name;
 }
 
+// Which values of `part` alone are written, over all parts: each exactly once, whatever the layout.
+TEST(Merge, EveryValueOfRandomLayoutsIsWrittenByOnePart) {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(strf("seed {}", seed));
+    Rng rng(seed);
+    std::vector<TensorSpec> tensors(1 + rng.below(12));
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const char* kind = rng.below(5) == 0 ? "embed" : "proj";
+      tensors[i].name = strf("layers.{}.{}.t{}", rng.below(3), kind, i);
+      tensors[i].shape = {1 + rng.below(rng.below(3) == 0 ? 20'000 : 50)};
+    }
+    LayoutOptions options;
+    options.fragments = static_cast<std::uint32_t>(1 + rng.below(6));
+    options.pattern = static_cast<FragmentPattern>(rng.below(2));
+    Case c = random_case(seed);
+    c.layout = *make_layout(tensors, options);
+    const auto fragment = static_cast<std::uint32_t>(rng.below(c.layout.fragments.size()));
+    const std::size_t count = c.layout.fragments[fragment].values;
+    c.values.assign(count, 0.5F);
+    simplify(c, static_cast<CodecId>(rng.below(3)),
+             rng.below(2) == 0 ? OuterKind::kNesterov : OuterKind::kAuto);
+    c.old_public.resize(c.codec == CodecId::kQ4 ? 2 * count : 0);
+    const Values delta(count, 0.25F);
+    c.pushes = {push_of(0, delta)};
+    Inputs in = inputs_of(c);
+    in.fragment = fragment;
+    Outcome out = outcome_room(c);
+    const auto merge = FragmentMerge::make(in, outputs_of(c, out));
+    ASSERT_TRUE(merge);
+    std::vector<int> written(count);
+    for (std::size_t part = 0; part < merge->parts(); ++part) {
+      std::fill(out.values.begin(), out.values.end(), std::nanf(""));
+      std::fill(out.momentum.begin(), out.momentum.end(), std::nanf(""));
+      ASSERT_TRUE(merge->run_part(part));
+      for (std::size_t i = 0; i < count; ++i) {
+        ASSERT_EQ(std::isnan(out.values[i]), std::isnan(out.momentum[i])) << i;
+        written[i] += std::isnan(out.values[i]) ? 0 : 1;
+      }
+    }
+    EXPECT_EQ(written, std::vector<int>(count, 1));
+  }
+}
+
 TEST(Merge, ThreadsDoNotMatter) {
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE(strf("seed {}", seed));
