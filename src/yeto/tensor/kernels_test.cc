@@ -69,28 +69,42 @@ void append(std::vector<std::uint8_t>& out, const std::vector<T>& values) {
 constexpr std::size_t kCounts[] = {0,   1,   15,  16,  17,  63,  64,  65,  127,
                                    128, 255, 256, 257, 300, 512, 999, 2048};
 
-// Everything a table makes of one set of inputs, as bytes.
-std::vector<std::uint8_t> all_of(const Kernels& k, std::size_t count, std::uint64_t seed) {
-  std::vector<std::uint8_t> out;
+struct Material {
+  std::size_t count;
   std::vector<Values> deltas;
-  std::vector<Halves> halves;
-  for (std::size_t m = 0; m < kSources; ++m) {
-    deltas.push_back(some_values(count, seed * 100 + m));
-    halves.push_back(halves_of(deltas.back()));
+  std::vector<Halves> halves;  // the same as bf16
+  Values values;
+  Values momentum;
+  Values residual;
+  Values wild;
+
+  Material(std::size_t size, std::uint64_t seed)
+      : count(size),
+        values(some_values(size, seed * 100 + 50)),
+        momentum(some_values(size, seed * 100 + 51)),
+        residual(some_values(size, seed * 100 + 52)),
+        wild(wild_values(size, seed)) {
+    for (std::size_t m = 0; m < kSources; ++m) {
+      deltas.push_back(some_values(size, seed * 100 + m));
+      halves.push_back(halves_of(deltas.back()));
+    }
   }
-  const Values values = some_values(count, seed * 100 + 50);
-  const Values momentum = some_values(count, seed * 100 + 51);
+};
+
+// What a table makes of the material with each number of sources.
+void append_sums(std::vector<std::uint8_t>& out, const Kernels& k, const Material& of) {
+  const std::size_t count = of.count;
   for (std::size_t sources = 1; sources <= kSources; ++sources) {
     Sources f32;
     Sources bf16;
     for (std::size_t m = 0; m < sources; ++m) {
-      f32.at[m] = deltas[m].data();
-      bf16.at[m] = halves[m].data();
+      f32.at[m] = of.deltas[m].data();
+      bf16.at[m] = of.halves[m].data();
       f32.weight[m] = bf16.weight[m] = 1.0F / static_cast<float>(m + 3);
     }
     f32.count = bf16.count = sources;
     for (const bool add : {false, true}) {
-      Values sum = values;
+      Values sum = of.values;
       std::vector<double> squares(kLanes);
       std::vector<double> want(kLanes);
       k.sum_f32(sum.data(), f32, add, count, squares.data());
@@ -104,8 +118,8 @@ std::vector<std::uint8_t> all_of(const Kernels& k, std::size_t count, std::uint6
       Values new_values(count);
       Values new_momentum(count);
       Halves image(count);
-      Step step{values.data(),
-                momentum.data(),
+      Step step{of.values.data(),
+                of.momentum.data(),
                 new_values.data(),
                 new_momentum.data(),
                 nullptr,
@@ -119,41 +133,58 @@ std::vector<std::uint8_t> all_of(const Kernels& k, std::size_t count, std::uint6
       append(out, image);
     }
   }
+}
+
+void append_rest(std::vector<std::uint8_t>& out, const Kernels& k, const Material& of) {
+  const std::size_t count = of.count;
   Values made(count);
-  k.blend(made.data(), deltas[0].data(), momentum.data(), {0.3F, 0.6F, 1.1F}, count);
+  k.blend(made.data(), of.deltas[0].data(), of.momentum.data(), {0.3F, 0.6F, 1.1F}, count);
   append(out, made);
   std::vector<double> lanes(kLanes);
-  k.squares_f32(lanes.data(), deltas[0].data(), count);
-  k.squares_bf16(lanes.data(), halves[1].data(), count);
-  k.dots_f32(lanes.data(), deltas[2].data(), momentum.data(), count);
+  k.squares_f32(lanes.data(), of.deltas[0].data(), count);
+  k.squares_bf16(lanes.data(), of.halves[1].data(), count);
+  k.dots_f32(lanes.data(), of.deltas[2].data(), of.momentum.data(), count);
   append(out, lanes);
-  const Values wild = wild_values(count, seed);
   Halves half(count);
-  out.push_back(k.encode_bf16(wild.data(), half.data(), count));
+  out.push_back(k.encode_bf16(of.wild.data(), half.data(), count));
   append(out, half);
   k.decode_bf16(half.data(), made.data(), count);
   append(out, made);
+}
+
+void append_q4(std::vector<std::uint8_t>& out, const Kernels& k, const Material& of) {
+  const std::size_t count = of.count;
+  Values made(count);
   std::vector<std::uint8_t> image((count + kQ4BlockValues - 1) / kQ4BlockValues * kQ4BlockBytes);
-  for (const Values& x : {deltas[3], wild}) {
+  for (const Values& x : {of.deltas[3], of.wild}) {
     k.encode_q4(x.data(), image.data(), count);
     append(out, image);
   }
-  k.encode_q4(deltas[3].data(), image.data(), count);
+  k.encode_q4(of.deltas[3].data(), image.data(), count);
   k.decode_q4(image.data(), made.data(), count);
   append(out, made);
-  Values residual = some_values(count, seed * 100 + 52);
-  k.encode_q4_feedback(deltas[4].data(), residual.data(), image.data(), count);
+  Values residual = of.residual;
+  k.encode_q4_feedback(of.deltas[4].data(), residual.data(), image.data(), count);
   append(out, image);
   append(out, residual);
-  const Halves before = halves_of(values);
+  const Halves before = halves_of(of.values);
   Halves after(count);
   out.push_back(
-      k.encode_q4_change(deltas[5].data(), before.data(), after.data(), image.data(), count));
+      k.encode_q4_change(of.deltas[5].data(), before.data(), after.data(), image.data(), count));
   append(out, image);
   append(out, after);
   Halves applied(count);
   out.push_back(k.apply_q4(image.data(), before.data(), applied.data(), count));
   EXPECT_EQ(applied, after) << "the learner's step is the syncer's";
+}
+
+// Everything a table makes of one set of inputs, as bytes.
+std::vector<std::uint8_t> all_of(const Kernels& k, std::size_t count, std::uint64_t seed) {
+  const Material of(count, seed);
+  std::vector<std::uint8_t> out;
+  append_sums(out, k, of);
+  append_rest(out, k, of);
+  append_q4(out, k, of);
   return out;
 }
 
