@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Transfers of a Link (frames, CRC-32C on both sides, OFFER to DONE) against plain sockets with
 // equally many streams: each sample measures both, one after the other, over the same bytes and
-// target.
+// target. The row with TLS pays for encryption on both sides; it says what TLS costs and has no
+// goal.
+#include <unistd.h>
+
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <future>
 #include <memory>
@@ -13,6 +17,7 @@
 #include "yeto/base/clock.h"
 #include "yeto/base/format.h"
 #include "yeto/base/thread.h"
+#include "yeto/net/certificates_testing.h"
 #include "yeto/net/connection.h"
 #include "yeto/net/loop.h"
 #include "yeto/sync/link/link.h"
@@ -48,22 +53,29 @@ class End : public sync::LinkHandler {
 
 class Session {
  public:
-  explicit Session(std::uint16_t streams) {
+  explicit Session(std::uint16_t streams, const std::shared_ptr<const net::Tls>& tls = nullptr) {
     open(syncer_, wire::Direction::kToSyncer, streams);
     open(learner_, wire::Direction::kToLearner, streams);
     auto listener = net::Listener::open(
         syncer_.loop, {"127.0.0.1", 0},
-        [this](std::unique_ptr<net::Connection> c) { add(syncer_, std::move(c), accepted_++); });
+        [this](std::unique_ptr<net::Connection> c) { add(syncer_, std::move(c), accepted_++); },
+        tls);
+    // A handshake needs both loops at once.
+    JoiningThread accepting(
+        [&] { syncer_.loop.run_until([&] { return accepted_ > streams && met_; }, kLimit); });
     for (std::uint16_t i = 0; i <= streams; ++i) {
       bool connected = false;
-      const auto connecting =
-          net::connect(learner_.loop, (*listener)->address(), kLimit, [&](auto connection) {
+      const auto connecting = net::connect(
+          learner_.loop, (*listener)->address(), kLimit,
+          [&](auto connection) {
             add(learner_, std::move(*connection), i);
             connected = true;
-          });
+          },
+          tls);
       learner_.loop.run_until([&] { return connected; }, kLimit);
-      syncer_.loop.run_until([&] { return accepted_ > i; }, kLimit);
     }
+    syncer_.loop.post([this] { met_ = true; });
+    accepting.join();
     for (End* end : {&syncer_, &learner_}) {
       end->thread = JoiningThread([end] { end->loop.run(); });
     }
@@ -125,24 +137,45 @@ class Session {
   End syncer_;
   End learner_;
   std::uint16_t accepted_ = 0;
+  bool met_ = false;  // all connections are made, as the syncer's loop has been told
 };
 
+void measure(Session& session, const Figure& figure, std::uint16_t streams) {
+  static const auto from = std::make_shared<const Bytes>(kBytes, std::uint8_t{7});
+  static std::vector<std::uint8_t> to(kBytes);
+  session.transfer(from, to);
+  std::vector<double> ratios;
+  for (int i = 0; i < kSamples; ++i) {
+    const double raw = raw_loopback(streams, *from, to);
+    const double link = session.transfer(from, to);
+    std::printf("%s: raw %s/s, link %s/s\n", figure.name.c_str(), human_bytes(raw).c_str(),
+                human_bytes(link).c_str());
+    ratios.push_back(link / raw);
+  }
+  print_figure(figure, ratios);
+}
+
+std::shared_ptr<const net::Tls> make_tls() {
+  const auto folder =
+      std::filesystem::temp_directory_path() / strf("yeto-bench-{}", static_cast<int>(::getpid()));
+  std::filesystem::create_directories(folder);
+  const auto tls = net::Tls::load(net::TestCa(folder).issue("bench", {}));
+  std::filesystem::remove_all(folder);
+  if (!tls) {
+    std::printf("%s", tls.error().text().c_str());
+    std::exit(1);
+  }
+  return *tls;
+}
+
 void run() {
-  const auto from = std::make_shared<const Bytes>(kBytes, std::uint8_t{7});
-  std::vector<std::uint8_t> to(kBytes);
   for (const std::uint16_t streams : {std::uint16_t{1}, std::uint16_t{4}}) {
     Session session(streams);
-    session.transfer(from, to);
-    std::vector<double> ratios;
-    for (int i = 0; i < kSamples; ++i) {
-      const double raw = raw_loopback(streams, *from, to);
-      const double link = session.transfer(from, to);
-      std::printf("%u streams: raw %s/s, link %s/s\n", static_cast<unsigned>(streams),
-                  human_bytes(raw).c_str(), human_bytes(link).c_str());
-      ratios.push_back(link / raw);
-    }
-    print_figure({strf("transport/link_s{}", streams), "x raw loopback", 0.6, 0.85}, ratios);
+    measure(session, {strf("transport/link_s{}", streams), "x raw loopback", 0.6, 0.85}, streams);
   }
+  constexpr std::uint16_t kTlsStreams = 4;
+  Session session(kTlsStreams, make_tls());
+  measure(session, {"transport/tls_s4", "x raw loopback", std::nullopt, 0.3}, kTlsStreams);
 }
 
 }  // namespace

@@ -51,6 +51,7 @@ APT_BUILD = [
 APT_TEST = [
     ("libgtest-dev", "C++ tests", None),
     ("procps", "process tests", "ps"),
+    ("openssl", "certificates of tests", "openssl"),
 ]
 APT_CHECK_ALL = [
     ("clang-19|clang-20|clang", "second compiler", None),
@@ -287,7 +288,7 @@ def set_up(profile: str, build_yeto: bool, say: Reporter) -> None:
     if profile == "lint":
         python_packages("lint", extras(["dev"]), say)
     elif profile in ("test", "check-all"):
-        python_packages("test", extras(["test", "dev"]), say)
+        python_packages("test", extras(["object-store", "test", "dev"]), say)
     if profile != "lint" and build_yeto:
         install_yeto(profile != "run", say)
 

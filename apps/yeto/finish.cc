@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // `yeto _finish`: asks the syncer of a run to finish. Used by the run's controller; not shown in
 // the overview.
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "verbs.h"
 #include "yeto/base/files.h"
@@ -13,11 +16,13 @@
 #include "yeto/base/rng.h"
 #include "yeto/net/connection.h"
 #include "yeto/net/loop.h"
+#include "yeto/net/tls.h"
 #include "yeto/sync/link/framed_stream.h"
 #include "yeto/sync/server/door.h"
 #include "yeto/sync/server/records.h"
 #include "yeto/sync/server/server.h"
 #include "yeto/wire/codec.h"
+#include "yeto/wire/identity.h"
 
 namespace yeto::apps {
 namespace {
@@ -25,27 +30,35 @@ namespace {
 constexpr Nanos kConnectLimit = 5 * kSecond;
 constexpr Nanos kAnswerLimit = 15 * kSecond;
 constexpr const char* kUsage =
-    "usage: yeto _finish --endpoint FILE --token-file FILE [--mode finish|now] [--reason TEXT]\n";
+    "usage: yeto _finish --endpoint FILE (--token-file FILE | --tls-cert FILE --tls-key FILE\n"
+    "       --tls-ca FILE) [--insecure] [--mode finish|now] [--reason TEXT]\n";
 
 struct FinishRequest {
   std::string endpoint;
   std::string token_file;
+  net::TlsFiles tls;
+  bool insecure = false;
   wire::FinishMode mode = wire::FinishMode::kFinish;
   std::string reason = "asked to finish";
 };
 
-Result<FinishRequest> read_flags(int argc, char** argv) {
+Result<std::map<std::string, std::string>> read_values(int argc, char** argv) {
+  static const std::set<std::string> kNames = {"--endpoint", "--token-file", "--tls-cert",
+                                               "--tls-key",  "--tls-ca",     "--insecure",
+                                               "--mode",     "--reason"};
   std::map<std::string, std::string> values;
   for (int i = 1; i < argc; ++i) {
     std::string name = argv[i];
     std::optional<std::string> value;
-    if (const std::size_t at = name.find('='); at != std::string::npos) {
+    if (name == "--insecure") {
+      value = "true";
+    } else if (const std::size_t at = name.find('='); at != std::string::npos) {
       value = name.substr(at + 1);
       name.resize(at);
     } else if (i + 1 < argc) {
       value = argv[++i];
     }
-    if (name != "--endpoint" && name != "--token-file" && name != "--mode" && name != "--reason") {
+    if (!kNames.contains(name)) {
       return fail(ErrorCode::kFlagUnknown, strf("unknown flag {}", name), "yeto _finish", kUsage);
     }
     if (!value || !values.emplace(name, *value).second) {
@@ -53,12 +66,21 @@ Result<FinishRequest> read_flags(int argc, char** argv) {
                   kUsage);
     }
   }
+  return values;
+}
+
+Result<FinishRequest> read_flags(int argc, char** argv) {
+  YETO_ASSIGN(auto values, read_values(argc, argv));
   FinishRequest request;
   request.endpoint = values["--endpoint"];
   request.token_file = values["--token-file"];
-  if (request.endpoint.empty() || request.token_file.empty()) {
-    return fail(ErrorCode::kUsage, "--endpoint and --token-file are required", "yeto _finish",
-                kUsage);
+  request.tls = {values["--tls-cert"], values["--tls-key"], values["--tls-ca"]};
+  request.insecure = values["--insecure"] == "true";
+  const bool one_kind = request.token_file.empty() ? request.tls.all() : !request.tls.any();
+  if (request.endpoint.empty() || !one_kind) {
+    return fail(ErrorCode::kUsage,
+                "--endpoint is required, and either --token-file or the three TLS files",
+                "yeto _finish", kUsage);
   }
   if (const std::string mode = values["--mode"]; mode == "now") {
     request.mode = wire::FinishMode::kNow;
@@ -75,16 +97,19 @@ Result<FinishRequest> read_flags(int argc, char** argv) {
 class Conversation {
  public:
   Conversation(sync::EndpointRecord endpoint, const sync::SessionKey& run_token,
-               const FinishRequest& request)
+               std::shared_ptr<const net::Tls> tls, const FinishRequest& request)
       : endpoint_(std::move(endpoint)),
         key_(sync::session_key(run_token, wire::Role::kController, wire::kNoSeat)),
+        tls_(std::move(tls)),
         finish_{request.mode, request.reason} {}
 
   Status hold() {
-    connecting_ = net::connect(loop_, {endpoint_.host, endpoint_.port}, kConnectLimit,
-                               [this](Result<std::unique_ptr<net::Connection>> connection) {
-                                 on_connected(std::move(connection));
-                               });
+    connecting_ = net::connect(
+        loop_, {endpoint_.host, endpoint_.port}, kConnectLimit,
+        [this](Result<std::unique_ptr<net::Connection>> connection) {
+          on_connected(std::move(connection));
+        },
+        tls_);
     loop_.run();
     return outcome_;
   }
@@ -94,6 +119,13 @@ class Conversation {
     if (!connection) {
       end(fail(ErrorCode::kUnreachable, connection.error().what, connection.error().where,
                "the syncer may have ended; see its log"));
+      return;
+    }
+    const std::vector<std::string> uris = (*connection)->peer_uris();
+    const std::string syncer = wire::syncer_identity(endpoint_.run_id);
+    if (tls_ && std::find(uris.begin(), uris.end(), syncer) == uris.end()) {
+      end(fail(ErrorCode::kPermission, strf("the peer's certificate is not of {}", syncer),
+               stream_peer(), "check that the endpoint file is of this run"));
       return;
     }
     stream_ = std::make_unique<sync::FramedStream>(loop_, std::move(*connection),
@@ -147,6 +179,7 @@ class Conversation {
 
   const sync::EndpointRecord endpoint_;
   const sync::SessionKey key_;
+  const std::shared_ptr<const net::Tls> tls_;
   const wire::Finish finish_;
   net::Loop loop_;
   std::unique_ptr<net::Connecting> connecting_;
@@ -158,8 +191,19 @@ class Conversation {
 Status ask(const FinishRequest& request) {
   YETO_ASSIGN(const std::string text, read_text_file(request.endpoint, 1 << 16));
   YETO_ASSIGN(sync::EndpointRecord endpoint, sync::parse_endpoint(text, request.endpoint));
-  YETO_ASSIGN(const sync::SessionKey token, sync::read_token_file(request.token_file));
-  return Conversation(std::move(endpoint), token, request).hold();
+  const net::Address address{endpoint.host, endpoint.port};
+  if (!request.tls.any() && !request.insecure && !net::is_loopback(address)) {
+    return fail(ErrorCode::kPermission, "the syncer is on another machine, and there is no TLS",
+                address.text(), "give --tls-cert, --tls-key and --tls-ca, or --insecure");
+  }
+  sync::SessionKey token{};
+  std::shared_ptr<const net::Tls> tls;
+  if (request.tls.any()) {
+    YETO_ASSIGN(tls, net::Tls::load(request.tls));
+  } else {
+    YETO_ASSIGN(token, sync::read_token_file(request.token_file));
+  }
+  return Conversation(std::move(endpoint), token, std::move(tls), request).hold();
 }
 
 }  // namespace

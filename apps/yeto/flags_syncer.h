@@ -14,15 +14,16 @@ namespace yeto::apps {
 
 struct SyncerRequest {
   bool help = false;
-  sync::ServerOptions options;           // checkpoint is not opened yet
-  std::filesystem::path checkpoint;      // its folder
+  sync::ServerOptions options;           // checkpoint and its copy are not opened yet
+  std::string checkpoint;                // their folder or URL
+  std::string checkpoint_copy;           // empty: none
   std::vector<fleet::FlagError> errors;  // not empty: nothing else counts
 };
 
-// Touches nothing but the token file.
+// Touches nothing but the token file, or the three TLS files.
 SyncerRequest read_syncer_flags(std::span<const std::string> args);
 
-// Effective limits in one line, for the log.
-std::string timeouts_text(const sync::ServerOptions& options);
+// All limits and timeouts with their effective values, one per line.
+std::vector<std::string> limit_lines(const sync::ServerOptions& options);
 
 }  // namespace yeto::apps

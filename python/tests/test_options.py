@@ -166,3 +166,33 @@ def test_help_and_refusals_load_no_framework() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "example:" in done.stdout
+
+
+TLS = ["--tls-cert", "c.pem", "--tls-key", "k.pem", "--tls-ca", "ca.pem"]
+
+
+def test_certificates_take_the_place_of_the_key_file() -> None:
+    got = options(*TLS, "--syncer", "10.0.0.1:29400")
+    assert (got.tls_cert, got.tls_key, got.tls_ca) == ("c.pem", "k.pem", "ca.pem")
+    assert got.token_file is None and not got.insecure
+    assert options("--insecure", "--token-file", "k").insecure
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "text"),
+    [
+        (TLS[:2], "E_USAGE", "--tls-key and --tls-ca missing"),
+        (TLS[2:], "E_USAGE", "--tls-cert missing"),
+        ([*TLS, "--token-file", "k"], "E_CONFLICT", "--token-file and --tls-cert"),
+        ([*TLS, "--insecure"], "E_CONFLICT", "--insecure and --tls-cert"),
+    ],
+)
+def test_half_a_set_of_certificates_is_refused(flags: list[str], code: str, text: str) -> None:
+    with pytest.raises(YetoError) as caught:
+        options(*flags)
+    assert (caught.value.code, text in caught.value.what) == (code, True), caught.value.what
+    assert caught.value.hint
+
+
+def test_layers_may_be_dealt_in_turn() -> None:
+    assert options("--fragment-pattern", "strided").fragment_pattern == "strided"

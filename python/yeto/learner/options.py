@@ -58,6 +58,10 @@ class Options:
     seat: int | None
     seats: int
     token_file: str | None
+    tls_cert: str | None
+    tls_key: str | None
+    tls_ca: str | None
+    insecure: bool
     streams: int
     max_alone: float
     run_dir: str | None
@@ -318,9 +322,15 @@ def _island_flags(g: Any) -> None:
         default=1,
         help="places in the run; position i of the order belongs to seat i mod seats",
     )
-    g.add_argument("--token-file", help="file with this seat's key")
+    g.add_argument("--token-file", help="file with this seat's key; this, or the three TLS files")
+    g.add_argument("--tls-cert", help="certificate that names yeto://RUN/seat/N (PEM)")
+    g.add_argument("--tls-key", help="its private key, mode 0600 (PEM)")
+    g.add_argument("--tls-ca", help="the CA that signed all certificates of the run (PEM)")
+    g.add_argument(
+        "--insecure", action="store_true", help="allow plain TCP to a syncer on another machine"
+    )
     g.add_argument("--fragments", type=_number("--fragments", int, 1, 65536), default=8)
-    g.add_argument("--fragment-pattern", choices=("binpack",), default="binpack")
+    g.add_argument("--fragment-pattern", choices=("binpack", "strided"), default="binpack")
     g.add_argument("--matrix-merge", choices=("rda", "avg"), default="rda")
     g.add_argument(
         "--streams",
@@ -350,6 +360,28 @@ def _output_flags(g: Any) -> None:
     g.add_argument("--sample-prompt", help="answered before and after training")
 
 
+def _check_credentials(values: dict[str, Any]) -> None:
+    """By what the island proves its seat: a key file, or certificate, key and CA."""
+    files = {name: values[f"tls_{name}"] for name in ("cert", "key", "ca")}
+    missing = [f"--tls-{name}" for name, path in files.items() if path is None]
+    if len(missing) == len(files):
+        return
+    if missing:
+        raise YetoError(
+            "E_USAGE",
+            f"{' and '.join(missing)} missing",
+            hint="TLS needs --tls-cert, --tls-key and --tls-ca together",
+        )
+    for name in ("token_file", "insecure"):
+        if values[name]:
+            flag = "--" + name.replace("_", "-")
+            raise YetoError(
+                "E_CONFLICT",
+                f"{flag} and --tls-cert exclude each other",
+                hint=f"with TLS the certificate says which seat this is: leave {flag} out",
+            )
+
+
 def parse(argv: Sequence[str] | None = None) -> Options:
     """The effective flags. Raises YetoError with exit code 64; `--help` leaves by SystemExit."""
     values = vars(_parser().parse_args(argv))
@@ -372,6 +404,7 @@ def parse(argv: Sequence[str] | None = None) -> Options:
             f"--seats {seats} needs --seat",
             hint="the seat decides which rows this island trains",
         )
+    _check_credentials(values)
     if values["out_dir"] is None and values["run_dir"]:
         values["out_dir"] = f"{values['run_dir']}/islands/{seat or 0}"
     if values["out_dir"] is None:

@@ -23,6 +23,10 @@ std::vector<std::string> syncer_argv(const RunRecord& record, const RunPaths& pa
                "--endpoint=" + paths.endpoint_json().string(),
                "--status=" + paths.status_json().string(), "--tape=" + paths.tape().string()});
   append(out, forward_argv(record.flags, kToSyncer));
+  // A fixed roster waits for a lost island as long as the controller tries to bring it back.
+  if (record.flags.text("roster") == "fixed") {
+    out.push_back("--recover-timeout=" + record.flags.text("recover-timeout"));
+  }
   if (resume) {
     out.emplace_back("--resume");
   }

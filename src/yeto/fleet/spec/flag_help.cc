@@ -45,10 +45,19 @@ constexpr VerbText kVerbs[] = {
      "  yeto down yeto\n"},
     {kSyncer, "the process that merges what islands learn (started by yeto launch)",
      "yeto syncer --run-id ID --learners N --token-file FILE --checkpoint DIR [flags]",
+     "On an address that others can reach, --tls-cert, --tls-key and --tls-ca take the place of\n"
+     "--token-file. TERM or INT: last checkpoint, then out within 5 s; a second one: out at once.\n"
      "Exit codes: 0 ended, 4 a final acknowledgement or the quorum was lost, 64 flags, 65 inputs,\n"
      "66 missing, 82 damaged checkpoint.\n",
      "  yeto syncer --bind 127.0.0.1:0 --run-id demo --learners 2 --token-file run.token \\\n"
      "      --checkpoint ckpt --endpoint endpoint.json --status status.json --total-steps 32\n"},
+    {kSim, "try a fleet, or search for broken rules, in virtual time",
+     "yeto sim --seeds A..B [--trace ROOM] | yeto sim --params X [flags]",
+     "The real syncer and clients run over simulated links, clocks, disks and failures. The same\n"
+     "seed gives the same run. A search ends with 1 when a rule was broken.\n",
+     "  yeto sim --seeds 1..1000\n"
+     "  yeto sim --learners 1000 --params 9e9 --codec q4 --link 1Gbit,80ms --step 1.2s --mtbf 2h \\\n"
+     "      --hours 24 --timeline plan.html\n"},
 };
 
 std::string left_column(const FlagSpec& spec) {

@@ -114,6 +114,24 @@ Result<std::string> check_count(const FlagSpec& spec, std::string_view text) {
   return in_range(spec, scaled, strf("{}", static_cast<std::int64_t>(scaled)));
 }
 
+Result<std::string> check_bytes(const FlagSpec& spec, std::string_view text) {
+  static const std::map<std::string_view, double> kScale = {{"", 1},
+                                                            {"KiB", 1024.0},
+                                                            {"MiB", 1048576.0},
+                                                            {"GiB", 1073741824.0},
+                                                            {"TiB", 1099511627776.0}};
+  const std::size_t end = std::min(text.find_first_not_of("0123456789.eE+-"), text.size());
+  const std::optional<double> value = as_number(text.substr(0, end));
+  const auto scale = kScale.find(text.substr(end));
+  if (!value || scale == kScale.end() ||
+      std::floor(*value * scale->second) != *value * scale->second) {
+    return wrong_type("a number of bytes, alone or with KiB, MiB, GiB or TiB");
+  }
+  const double bytes = *value * scale->second;
+  YETO_TRY(in_range(spec, bytes, ""));
+  return strf("{}", static_cast<std::int64_t>(bytes));
+}
+
 Result<std::string> check_float(const FlagSpec& spec, std::string_view text) {
   const std::optional<double> value = as_number(text);
   if (!value) {
@@ -183,6 +201,9 @@ Result<std::string> check_value(const FlagSpec& spec, std::string_view text) {
     case FlagType::kFloatOr:
       return is_choice(spec, text) ? Result<std::string>(std::string(text))
                                    : check_float(spec, text);
+    case FlagType::kBytesOr:
+      return is_choice(spec, text) ? Result<std::string>(std::string(text))
+                                   : check_bytes(spec, text);
     case FlagType::kPair:
       return check_pair(spec, text);
     case FlagType::kName:

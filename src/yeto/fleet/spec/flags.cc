@@ -44,7 +44,7 @@ std::vector<std::string> names_on(Verb verb) {
 
 std::string verbs_text(unsigned verbs) {
   std::vector<std::string> words;
-  for (const Verb verb : {kLaunch, kStatus, kLogs, kStopRun, kDown, kSyncer}) {
+  for (const Verb verb : {kLaunch, kStatus, kLogs, kStopRun, kDown, kSyncer, kSim}) {
     if ((verbs & verb) != 0) {
       words.push_back("yeto " + std::string(verb_name(verb)));
     }
@@ -289,6 +289,8 @@ std::string_view verb_name(Verb verb) {
       return "learner";
     case kController:
       return "_controller";
+    case kSim:
+      return "sim";
   }
   return "";
 }

@@ -29,6 +29,7 @@ enum class FlagType {
   kPair,     // two numbers joined by a comma
   kName,     // a run's name
   kSeconds,  // a number of seconds; the value may be left out
+  kBytesOr,  // one of the choices, or bytes: a whole number, alone or with KiB, MiB, GiB, TiB
 };
 
 // Bits: which process receives the value.
@@ -43,6 +44,7 @@ enum Verb : unsigned {
   kSyncer = 32,
   kLearner = 64,
   kController = 128,
+  kSim = 256,
 };
 
 struct FlagSpec {

@@ -149,6 +149,28 @@ TEST(Flags, NumbersAreWholeAndFinite) {
   EXPECT_EQ(codes(launch(plus({"--lora-dropout", "1"}))), "E_RANGE--lora-dropout");
 }
 
+TEST(Flags, BytesMayHaveABinaryUnit) {
+  const auto size = [](const char* text) {
+    const ParsedLine line = launch(plus({strf("--max-buffer={}", text)}));
+    return line.errors.empty() ? line.values.text("max-buffer") : codes(line);
+  };
+  EXPECT_EQ(size("auto"), "auto");
+  EXPECT_EQ(size("1048576"), "1048576");
+  EXPECT_EQ(size("64MiB"), "67108864");
+  EXPECT_EQ(size("1.5GiB"), "1610612736");
+  EXPECT_EQ(size("2TiB"), "2199023255552");
+  EXPECT_EQ(size("1023KiB"), "E_RANGE--max-buffer");
+  for (const char* bad : {"", "lots", "64MB", "64 MiB", "MiB", "1.0000001KiB", "64mib", "-1"}) {
+    EXPECT_NE(size(bad).find("--max-buffer"), std::string::npos) << bad;
+  }
+}
+
+TEST(Flags, ACorrectionHasTwoNames) {
+  EXPECT_EQ(launch(plus({"--delta-correction", "heloco"})).values.text("correction"), "heloco");
+  EXPECT_EQ(codes(launch(plus({"--correction=none", "--delta-correction=none"}))),
+            "E_USAGE--delta-correction");
+}
+
 TEST(Flags, RunNamesAreSmall) {
   EXPECT_EQ(codes(launch(plus({"--cluster-prefix=a-b-9"}))), "");
   for (const char* bad : {"A", "9a", "-a", "a_b", "abcdefghijklmnopqrstu"}) {
