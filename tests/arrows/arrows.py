@@ -36,6 +36,7 @@ FLOORS: dict[str, int] = {
     "sync/link": 4,
     "sync/server": 6,
     "sync/boundary": 6,
+    "sync/sim": 6,
     "fleet/spec": 5,
     "fleet/run": 6,
     "fleet/providers": 7,

@@ -45,6 +45,7 @@ inline Layout small_layout() {
 class TestRun {
  public:
   explicit TestRun(JobsOptions options) : jobs_(*Jobs::make(std::move(options))) {}
+  explicit TestRun(std::unique_ptr<Jobs> jobs) : jobs_(std::move(jobs)) {}
 
   Jobs& jobs() { return *jobs_; }
   const Layout& layout() const { return layout_; }
@@ -85,8 +86,11 @@ class TestRun {
     if (!restored) {
       return fail(ErrorCode::kNotFound, "no checkpoint");
     }
-    layout_ = restored->layout;
-    state_ = restored->state;
+    return go_on(*restored);
+  }
+  Status go_on(const Restored& restored) {
+    layout_ = restored.layout;
+    state_ = restored.state;
     return images();
   }
   Status images() {
