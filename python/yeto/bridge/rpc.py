@@ -71,7 +71,7 @@ def answer(methods: Callable[[], Mapping[str, Method]], line: bytes) -> dict[str
 
 
 def take_stdout() -> BinaryIO:
-    """The pipe to the parent. What an SDK prints goes to stderr from now on, not between replies."""
+    """The pipe to the parent. What an SDK prints goes to stderr from now on, not into it."""
     pipe = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return pipe

@@ -79,7 +79,8 @@ def _store(url: str) -> Any:
         try:
             _stores[url] = from_url(url, **_options(url))
         except (exceptions.BaseError, ValueError, TypeError) as error:
-            raise YetoError("E_CONFIG", f"the URL names no object store: {_first_line(error)}", url)
+            text = f"the URL names no object store: {_first_line(error)}"
+            raise YetoError("E_CONFIG", text, url) from error
     return _stores[url]
 
 
@@ -94,7 +95,9 @@ def _translated(error: Exception, where: str) -> YetoError:
     text = str(error)
     line = _first_line(error)
     if "NoSuchBucket" in text or "ContainerNotFound" in text:
-        return YetoError("E_CONFIG", "there is no such bucket", where, "make it, or correct the URL")
+        return YetoError(
+            "E_CONFIG", "there is no such bucket", where, "make it, or correct the URL"
+        )
     if isinstance(error, exceptions.NotFoundError | FileNotFoundError):
         return YetoError("E_NOT_FOUND", "there is no such object", where)
     denied = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
