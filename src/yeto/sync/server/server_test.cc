@@ -741,14 +741,6 @@ TEST_F(ServerTest, DamagedCheckpointIsRefusedNamingTheFile) {
   EXPECT_NE(refused.error().text().find(damaged), std::string::npos) << refused.error().text();
 }
 
-TEST_F(ServerTest, AddressThatIsNotLoopbackIsRefused) {
-  options_.bind = {"0.0.0.0", 0};
-  const Result<std::unique_ptr<Server>> refused = Server::open(options_);
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::kNotInBuild);
-  EXPECT_NE(refused.error().what.find("TLS is not in this build"), std::string::npos);
-}
-
 TEST_F(ServerTest, TakenPortIsRefusedByName) {
   start();
   options_.bind = server_->address();
