@@ -27,7 +27,9 @@ void Core::take_carried(OpenRound& round) {
 // nothing new merges it alone.
 void Core::start_merge(OpenRound& round, const std::string& reason) {
   const std::uint32_t needed = needed_pushes(round_options_, round.attempt);
+  const std::uint64_t late_before = buffer_use().late;
   close_late(round, Fate::kLate);
+  const std::uint64_t turned_late = buffer_use().late - late_before;
   take_carried(round);
   const bool only_late = round.attempt.sweep && round.pushes.empty();
   if (only_late && round.carried.empty()) {
@@ -57,9 +59,9 @@ void Core::start_merge(OpenRound& round, const std::string& reason) {
   std::sort(job.pushes.begin(), job.pushes.end(), [](const PushInput& a, const PushInput& b) {
     return std::pair(a.seat, a.base_version) < std::pair(b.seat, b.base_version);
   });
-  if (!fixed() && !options_.lockstep) {
-    round.reserved = bytes;  // who did not answer gets no room any more
-  }
+  // Who did not answer gets no room any more; where everybody has to, a next attempt needs it.
+  const bool everybody = fixed() || options_.lockstep;
+  round.reserved = everybody ? round.reserved - turned_late : bytes;
   emit(std::move(job));
 }
 

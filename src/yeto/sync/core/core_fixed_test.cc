@@ -182,12 +182,30 @@ TEST_F(FixedRosterTest, LastSweepWaitsForEverySeat) {
   world.give(FinishRequested{wire::FinishMode::kFinish, "enough"});
   sweep(world, {learners[0], learners[1]});
   EXPECT_NE(world.core.status(world.now).phase, RunPhase::kFinal);
-  auto& again = world.connect(2, 102, [&](wire::Hello& hello) {
-    hello.held = held;
-  });
+  auto& again = world.connect(2, 102, [&](wire::Hello& hello) { hello.held = held; });
   sweep(world, {learners[0], learners[1], &again});
   EXPECT_EQ(world.core.status(world.now).phase, RunPhase::kFinal);
   EXPECT_EQ(world.commits().back().responded.size(), 3u);
+}
+
+TEST_F(FixedRosterTest, SeatAtItsLimitAnswersWithNothingAndTheOthersGoOn) {
+  answer(world, learners);
+  world.give(MessageArrived{learners[2]->conn, wire::Limit{2, 20}});
+  const std::size_t before = world.commits().size();
+  for (int turn = 0; turn < 40; ++turn) {
+    world.pass(kSecond);
+    world.step(*learners[0]);
+    world.step(*learners[1]);
+    for (TestLearner* learner : learners) {
+      for (const wire::Pull& ask : std::exchange(learner->pulls, {})) {
+        const bool empty = learner == learners[2];
+        world.push(*learner, ask, empty ? 0 : 10, empty ? 0 : 1);
+      }
+    }
+  }
+  EXPECT_GT(world.commits().size(), before + 8) << "each fragment more than once";
+  EXPECT_EQ(world.commits().back().expected.size(), 3u);
+  EXPECT_EQ(world.commits().back().responded.size(), 2u);
 }
 
 TEST(FixedRosterRestartTest, RestartedRunAwaitsItsSeatsForTheRecoverTimeout) {

@@ -125,7 +125,9 @@ void Core::remember_owed(const wire::Pull& ask, Seat seat) {
 
 bool Core::may_capture(const Member& member, std::uint32_t fragment) const {
   const bool taking_part = member.limit || member.phase == wire::Phase::kTrain || options_.lockstep;
-  return member.conn && taking_part && live(member) && !member.drained.contains(fragment) &&
+  // A fixed roster asks everybody all the same: an empty push is an answer.
+  const bool has_work = fixed() || !member.drained.contains(fragment);
+  return member.conn && taking_part && live(member) && has_work &&
          member.quarantined_until_round < next_round_ && broadcasts_->complete(member.seat);
 }
 
@@ -185,7 +187,7 @@ std::optional<std::vector<Seat>> Core::capture_for_sweep(std::uint32_t fragment)
       launch_obstacle_ = strf("the last sweep waits for seat {} or the end of its lease", seat);
       return std::nullopt;
     }
-    if (broadcasts_->complete(seat) && !member.drained.contains(fragment)) {
+    if (broadcasts_->complete(seat) && (fixed() || !member.drained.contains(fragment))) {
       asked.push_back(seat);
     }
   }
