@@ -143,13 +143,16 @@ class Run:
         self.done: list[measure.Done] = []
         self.ledgers: list[measure.Line] = []
         self._ledger_at: object = None
+        self.late_s = 0.0  # longest time in which this loop did not come round
 
     def go(self, faults: list[Fault], seconds: float) -> tuple[float, float]:
         """Begin and end of the time, with every fault in it healed."""
         begin = self._clock.now()
         for fault in faults:
             self._at(begin + fault.at, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
+        before = begin
         while (now := self._clock.now()) < begin + seconds or self._queue:
+            self.late_s, before = max(self.late_s, now - before), now
             while self._queue and self._queue[0][0] <= now:
                 heapq.heappop(self._queue)[2]()
             self._watch()
@@ -222,6 +225,7 @@ def measured_run(
             events={s: clock.stamp(cluster.events(s)) for s in range(options.learners)},
             ledgers=run.ledgers,
             recovery_s=RECOVERY_S / options.compression,
+            late_s=run.late_s,
         )
 
 
@@ -257,7 +261,8 @@ def print_story(storm: measure.Record, twin: measure.Record, compression: float)
             f"{rate(record, measure.trained_tokens(record)):.0f} tokens/s trained, participation "
             f"of all {measure.participation(record):.3f}, of those asked "
             f"{measure.captured_participation(record):.3f}, dropped "
-            f"{measure.dropped_tokens(record) or 'nothing'}"
+            f"{measure.dropped_tokens(record) or 'nothing'}; this program stood still for at most "
+            f"{record.late_s:.2f} s"
         )
     seen = measure.reactions(storm)
     print(f"seconds as measured (not multiplied by the compression of {compression:g}):")
@@ -271,6 +276,8 @@ def print_story(storm: measure.Record, twin: measure.Record, compression: float)
         ("killed syncer merges", seen.syncer_back),
     ):
         print(f"  {what}: {measure.summary(values)}")
+    if max(storm.late_s, twin.late_s) > storm.lease_s / 2:
+        print("  the machine was too busy for this compression: a standstill counts as silence")
     for line in measure.false_deaths(storm):
         print(f"  false death: seat {line['seat']}: {line['reason']}")
     sys.stdout.flush()

@@ -37,6 +37,7 @@ class Record:
     events: dict[int, list[Line]]  # by seat
     ledgers: list[Line]
     recovery_s: float  # how long after a fault a lost session is still due to it
+    late_s: float = 0.0  # how long the driver stood still, which the machine is to blame for
 
     def rounds(self) -> list[Line]:
         """Committed ones within the time that is measured."""
@@ -131,11 +132,15 @@ def reactions(record: Record) -> Reactions:
 
 def launches_without(record: Record, seat: int) -> list[float]:
     """When rounds were launched that did not ask this learner. The tape has a round's own times in
-    seconds since the syncer's start, and its line is written at the commit."""
+    seconds since the syncer's start, and its line is written at the commit; a line that a restarted
+    syncer wrote again has no times."""
     return [
         line["ts"] - (line["commit"] - line["launch"])
         for line in record.tape
-        if line["event"] == "round" and line["committed"] and seat not in line["expected"]
+        if line["event"] == "round"
+        and line["committed"]
+        and line["launch"] is not None
+        and seat not in line["expected"]
     ]
 
 

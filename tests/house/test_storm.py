@@ -97,6 +97,7 @@ def test_loss_without_a_reason_is_a_false_death(fault: Any, ts: float, deaths: i
 def test_reactions_are_measured_from_the_fault() -> None:
     tape = [
         merge(3.9, [0, 1]),
+        merge(4.1, [0], expected=[0]) | {"launch": None, "commit": None},  # written again
         merge(4.4, [0], launch=4.05),  # asked both, the killed one did not answer
         merge(4.8, [0], launch=4.3, expected=[0]),
         merge(5.5, [0, 1]),
@@ -105,7 +106,7 @@ def test_reactions_are_measured_from_the_fault() -> None:
     run = record(tape=tape, events=events, faults=[measure.Done(KILLED, 1, 4.0, 5.0)])
     seen = measure.reactions(run)
     assert seen.closed_seen == [pytest.approx(0.3)]
-    assert seen.resumed == [pytest.approx(0.4)]
+    assert seen.resumed == [pytest.approx(0.1)]
     assert seen.rejoined == [pytest.approx(0.2)]
     assert seen.back == [pytest.approx(0.5)]
     assert seen.silence_seen == []
