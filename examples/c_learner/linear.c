@@ -77,7 +77,7 @@ static double held_out_loss(const model* m) {
 }
 
 static void sgd_step(model* m, const yeto_rows* rows) {
-  const float lr = 0.15f;
+  const float lr = 0.05f;
   model gradient;
   float x[kFeatures];
   uint64_t k;

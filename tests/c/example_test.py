@@ -7,6 +7,7 @@ below the first. usage: example_test.py YETO C_LEARNER
 
 import hashlib
 import hmac
+import json
 import secrets
 import subprocess
 import sys
@@ -34,8 +35,9 @@ def run(yeto: str, learner: str, folder: Path, *syncer_flags: str) -> list[dict[
     token = secrets.token_bytes(32)
     secret_file(folder / "run.token", token.hex())
     flags = ["--run-id=demo", "--learners=2", "--total-steps=40", "--sync-interval-steps=8",
-             "--bind=127.0.0.1:0", "--token-file=run.token", "--endpoint=endpoint.json",
-             "--checkpoint=checkpoint", *syncer_flags]  # fmt: skip
+             "--outer=direct", "--bind=127.0.0.1:0", "--token-file=run.token",
+             "--endpoint=endpoint.json", "--checkpoint=checkpoint", "--tape=tape.jsonl",
+             *syncer_flags]  # fmt: skip
     processes = []
     try:
         with (folder / "log").open("w") as log:
@@ -66,6 +68,30 @@ def run(yeto: str, learner: str, folder: Path, *syncer_flags: str) -> list[dict[
                 process.wait()
 
 
+def check_leases(tape: Path) -> None:
+    """No position is granted twice in an epoch, and what was trained is told to be complete."""
+    granted: dict[tuple[int, int], int] = {}
+    complete = returned = 0
+    for line in tape.read_text().splitlines():
+        event = json.loads(line)
+        if event["event"] != "data":
+            continue
+        places = [(event["epoch"], event["first"] + i) for i in range(event["count"])]
+        if event["what"] == "grant":
+            for place in places:
+                assert granted.get(place, 0) <= 0, (place, "is out already")
+                granted[place] = 1
+        elif event["what"] in ("return", "lost"):
+            returned += len(places)
+            granted.update(dict.fromkeys(places, 0))
+        else:
+            complete += len(places)
+            assert all(granted.get(place) == 1 for place in places), event
+            granted.update(dict.fromkeys(places, 2))
+    assert complete > 4 * returned, "work was lost in a run without faults"
+    print(f"leased: {len(granted)} positions granted, {complete} complete, {returned} returned")
+
+
 def main() -> None:
     yeto, learner = (str(Path(word).resolve()) for word in sys.argv[1:3])
     with tempfile.TemporaryDirectory() as scratch:
@@ -76,6 +102,7 @@ def main() -> None:
             before, after = float(first["loss_before"]), float(first["loss_after"])
             assert after < before / 20, (name, first)
             print(f"{name}: loss {before} -> {after}")
+        check_leases(Path(scratch) / "leased" / "tape.jsonl")
 
 
 if __name__ == "__main__":

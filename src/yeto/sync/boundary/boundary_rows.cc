@@ -49,12 +49,11 @@ Result<RowRange> Boundary::Impl::request_rows(std::uint64_t rows, std::uint64_t 
     YETO_ASSIGN(const std::optional<RowRange> here, rows_here(rows, count));
     if (here) {
       if (waited) {
-        set_phase(wire::Phase::kTrain);
+        // The step begins now. All the while pulls were answered, so the phase stayed "train".
+        MutexLock lock(mutex_);
+        client_.resume_training(monotonic_now());
       }
       return *here;
-    }
-    if (!waited) {
-      set_phase(wire::Phase::kLoad);  // no round waits for this learner now
     }
     YETO_TRY(rest(wait));
   }

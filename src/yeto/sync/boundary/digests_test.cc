@@ -38,7 +38,7 @@ constexpr Nanos kPatience = 120 * kSecond;
 constexpr std::uint32_t kLearners = 4;
 constexpr std::uint64_t kRounds = 240;
 constexpr std::size_t kTensors = 6;
-constexpr std::size_t kTensorValues = 20'000;
+constexpr std::size_t kTensorValues = 10'000;
 
 // Forwards connections to a port of this machine; what flows to the client is limited.
 class SlowLink {
@@ -231,7 +231,7 @@ TEST_P(DigestsTest, EveryIslandHoldsThePublicValuesOfTheTape) {
   std::vector<Learner> learners(kLearners);
   {
     const JoiningThread serving([&] { exit_code = (*server)->run(); });
-    SlowLink slow(port, 400'000);
+    SlowLink slow(port, 300'000);
     std::vector<JoiningThread> threads;
     threads.emplace_back([&] { learn(0, port, learners[0]); });
     threads.emplace_back([&] { learn(1, slow.port(), learners[1]); });
@@ -265,7 +265,7 @@ TEST_P(DigestsTest, EveryIslandHoldsThePublicValuesOfTheTape) {
         EXPECT_EQ(digest, tape.at(which)) << which.first << " version " << which.second;
       }
     }
-    EXPECT_EQ(it.overwritten, 3U);  // the join, and nothing after it
+    EXPECT_EQ(it.overwritten, 0U);  // nothing after the join
     EXPECT_EQ(it.tensors, learners[0].tensors);
   }
   EXPECT_GT(learners[0].digests.size(), learners[1].digests.size());  // the slow one skips versions

@@ -111,7 +111,8 @@ void Client::handle(const Admitted& event, Actions& out) {
   run_.global_step = welcome.global_step;
   run_.durable_step = welcome.durable_step;
   resume_rows(resumed, out);
-  if (limit_) {
+  // A syncer that has lost the sweep trains on; whoever has stopped for it makes no more steps.
+  if (limit_ || (finishing_ && !resumed)) {
     send_limit(out);
   }
 }

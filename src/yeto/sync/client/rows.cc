@@ -10,6 +10,9 @@ namespace {
 
 // So many steps' rows are asked for at once: a request is under way while they are trained.
 constexpr std::uint64_t kStepsAhead = 4;
+// And at least this share of what is not settled, so that the ranges that are out stay few however
+// short the steps are and however long it takes until work is durable.
+constexpr std::uint64_t kShareAhead = 8;
 
 wire::Data message(wire::DataAction action, const RowRange& range) {
   wire::Data data;
@@ -79,7 +82,7 @@ bool RowBook::want(std::uint64_t rows, std::uint64_t count) {
   if (asked_ != 0 || exhausted_ || total(waiting_) >= count) {
     return false;
   }
-  asked_ = count * kStepsAhead;
+  asked_ = std::max(count * kStepsAhead, unsettled_ / kShareAhead);
   return true;
 }
 
@@ -116,6 +119,9 @@ void RowBook::step_ended() {
   }
   Step step;
   step.rows = std::exchange(handed_, {});
+  for (const RowRange& range : step.rows) {
+    unsettled_ += range.count;
+  }
   step.owner.assign(fragments_, kOpen);
   steps_.push_back(std::move(step));
 }
@@ -140,6 +146,7 @@ void RowBook::change(std::uint32_t fragment, Ticket from, Change&& change) {
   for (Step& step : steps_) {
     if (step.owner[fragment] == from) {
       change(step, step.owner[fragment]);
+      changed_ = true;
     }
   }
 }
@@ -210,11 +217,16 @@ void RowBook::beat(std::uint64_t global_step) {
     if (step.next_beat) {
       step.durable = std::max(step.durable, global_step);
       step.next_beat = false;
+      changed_ = true;
     }
   }
 }
 
 std::vector<wire::Data> RowBook::settle(std::uint64_t durable_step) {
+  if (!std::exchange(changed_, false) && durable_step == looked_at_) {
+    return {};
+  }
+  looked_at_ = durable_step;
   std::vector<RowRange> complete;
   std::vector<RowRange> back;
   for (auto step = steps_.begin(); step != steps_.end();) {
@@ -229,6 +241,7 @@ std::vector<wire::Data> RowBook::settle(std::uint64_t durable_step) {
       continue;
     }
     for (const RowRange& range : step->rows) {
+      unsettled_ -= range.count;
       add_range(is_lost ? back : complete, range);
       if (!is_lost) {
         add_range(done_, range);
@@ -250,6 +263,7 @@ void RowBook::forget() {
   waiting_.clear();
   handed_.clear();
   steps_.clear();
+  unsettled_ = 0;
   done_.clear();
   exhausted_ = false;
 }

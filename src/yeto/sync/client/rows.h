@@ -94,7 +94,10 @@ class RowBook {
   std::deque<RowRange> waiting_;
   std::vector<RowRange> handed_;
   std::deque<Step> steps_;
-  std::vector<RowRange> done_;  // told to be complete; ascending, neighbours joined
+  std::uint64_t unsettled_ = 0;  // positions in steps_
+  bool changed_ = false;         // since settle() looked last
+  std::uint64_t looked_at_ = 0;  // the durable step of then
+  std::vector<RowRange> done_;   // told to be complete; ascending, neighbours joined
 };
 
 // What of `range` is in none of `others`. All of stride 1.
