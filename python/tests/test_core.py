@@ -115,7 +115,7 @@ def test_views_with_axes_of_one_element_are_contiguous(make: Any) -> None:
         ({"token_file": None}, "E_USAGE"),
         ({"token_file": "/nowhere/seat.key"}, "E_NOT_FOUND"),
         ({"syncer": "somewhere"}, "E_USAGE"),
-        ({"syncer": "192.0.2.1:4000"}, "E_NOT_IN_BUILD"),
+        ({"syncer": "192.0.2.1:4000"}, "E_CREDENTIALS"),
         ({"run_id": ""}, "E_RANGE"),
     ],
 )
