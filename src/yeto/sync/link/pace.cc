@@ -21,7 +21,7 @@ void Pace::sample(Nanos now, std::uint64_t delivered, std::uint64_t waiting) {
   delivered = std::max(delivered, delivered_);  // acknowledgements of little things may be missing
   const Nanos interval = now - sampled_at_;
   const bool was_busy = waiting_ > 0;
-  if (delivered > delivered_ || (waiting == 0 && was_busy)) {
+  if (delivered > delivered_ || (waiting > 0) != was_busy) {
     moved_at_ = now;
   }
   if (was_busy && interval > 0) {

@@ -84,6 +84,10 @@ TEST(Pace, StallCountsFromTheLastByteThatArrived) {
   EXPECT_EQ(pace.stalled_for(now + 4 * kSecond), 0);
   pace.sample(now + 5 * kSecond, 15, 0);
   EXPECT_EQ(pace.stalled_for(now + 9 * kSecond), 0) << "nothing waits";
+  EXPECT_EQ(pace.idle_for(now + 9 * kSecond), 4 * kSecond);
+  pace.sample(now + 30 * kSecond, 15, 40);
+  EXPECT_EQ(pace.stalled_for(now + 30 * kSecond), 0) << "it has only begun to wait";
+  EXPECT_EQ(pace.idle_for(now + 30 * kSecond), 0);
 }
 
 TEST(ChunkCrcs, AreOfTheBodyThatIsThereNow) {
