@@ -302,6 +302,9 @@ Result<std::string> Bridge::call(std::string_view method, std::string_view param
   }
   const Nanos deadline = monotonic_now() + timeout;
   YETO_TRY(start());
+  if (stopped_) {  // meanwhile: stop() may have seen no child yet
+    return fail(died());
+  }
   const std::uint64_t id = next_id_++;
   YETO_ASSIGN(std::string line, request_line(id, method, params));
   YETO_TRY(send(line + "\n", deadline));

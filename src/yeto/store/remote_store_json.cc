@@ -54,6 +54,14 @@ class ScratchFile {
   const fs::path path_;
 };
 
+// scheme://user:password@…; an account alone (abfss://container@account…) is none.
+bool holds_password(const std::string& url) {
+  const std::size_t begin = url.find("://") == std::string::npos ? 0 : url.find("://") + 3;
+  const std::string host = url.substr(begin, url.find('/', begin) - begin);
+  const std::size_t at = host.find('@');
+  return at != std::string::npos && host.substr(0, at).find(':') != std::string::npos;
+}
+
 tl::unexpected<Error> odd_answer(const std::string& url) {
   return fail(ErrorCode::kProtocol, "the bridge's answer lacks what was asked for", url);
 }
@@ -69,8 +77,9 @@ Result<std::shared_ptr<RemoteStore>> RemoteStore::open(std::string url, RemoteOp
   while (url.ends_with('/') && !url.ends_with("://")) {
     url.pop_back();
   }
-  if (url.find('@') != std::string::npos) {
-    return fail(ErrorCode::kConfig, "a URL of a store holds no credentials", url.substr(0, 8),
+  if (holds_password(url)) {
+    return fail(ErrorCode::kConfig, "a URL of a store holds no credentials",
+                url.substr(0, url.find("://")) + "://…",
                 "give them by the cloud's usual variables or files");
   }
   if (options.scratch.empty()) {

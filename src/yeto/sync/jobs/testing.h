@@ -19,7 +19,9 @@ namespace yeto::sync::testing {
 class TemporaryFolder {
  public:
   TemporaryFolder()
-      : path_(std::filesystem::temp_directory_path() / strf("yeto-jobs-{:x}", random_u64())) {}
+      : path_(std::filesystem::temp_directory_path() / strf("yeto-jobs-{:x}", random_u64())) {
+    std::filesystem::create_directories(path_);
+  }
   ~TemporaryFolder() { std::filesystem::remove_all(path_); }
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;

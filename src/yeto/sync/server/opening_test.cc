@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include "yeto/base/files.h"
 #include "yeto/sync/jobs/testing.h"
+#include "yeto/sync/server/records.h"
 
 namespace yeto::sync {
 namespace {
@@ -127,6 +129,36 @@ TEST(Opening, ASharedStoreAloneIsAPlaceForCheckpoints) {
   ServerOptions twice = options_of(place, true);
   twice.checkpoint_copy = std::make_shared<SharedStore>();
   EXPECT_EQ(open_checkpoint(twice).error().code, ErrorCode::kConflict);
+}
+
+TEST(Opening, ACommitThatTheTapeLacksIsWrittenAgain) {
+  testing::TemporaryFolder folder;
+  auto place = std::make_shared<store::MemoryStore>();
+  ServerOptions options = options_of(place, false);
+  live(options, 3);
+  const auto manifest = *checkpoint::read_manifest(*place);
+  ASSERT_EQ(manifest->commits.size(), 3U);
+  std::string text;
+  for (std::uint64_t i = 0; i < 2; ++i) {
+    TapeRound round;
+    round.committed = true;
+    round.round = manifest->commits[i].round;
+    round.fragment = manifest->commits[i].fragment;
+    round.version = manifest->commits[i].version;
+    round.digest = manifest->commits[i].digest;
+    text += tape_line({1.0, i, 1}, round) + "\n";
+  }
+  options.tape = folder.path() / "tape.jsonl";
+  options.resume = true;
+  ASSERT_TRUE(write_file_atomic(options.tape, text + "{\"torn"));
+  Result<Opening> opening = open_checkpoint(options);
+  ASSERT_TRUE(opening) << opening.error().text();
+  EXPECT_EQ(opening->tape->next_seq(), 3U);
+  const std::string after = *read_text_file(options.tape);
+  ASSERT_TRUE(after.starts_with(text));
+  const auto added = committed_round_of(after.substr(text.size()));
+  ASSERT_TRUE(added) << after;
+  EXPECT_EQ(added->digest, manifest->commits[2].digest);
 }
 
 TEST(Opening, TermsRiseOverEveryPlace) {
