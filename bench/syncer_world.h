@@ -117,7 +117,7 @@ class World {
       learner.streams = options_.streams;
       learner.layout = layout;
       learner.step_time = options_.step_time;
-      learner.beat_every = 20 * kMillisecond;
+      learner.beat_every = 200 * kMillisecond;
       if (options_.watched == 0 || seat < options_.watched) {
         learner.on_version = [this](const wire::Offer& offer) { note(offer); };
       }
