@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <map>
 #include <optional>
@@ -113,6 +114,7 @@ class Server::Impl {
   void order(JobOrder job);
   void tape(const TapeRecord& record, const std::vector<SeatValue>& weights = {});
   void log_record(const TapeRecord& record);
+  void tell_effective(const EffectiveSettings& settings);
   void write_status();
   void every_second();
   void beat();
@@ -148,6 +150,7 @@ class Server::Impl {
   bool last_checkpoint_ordered_ = false;
   std::optional<int> exit_code_;
   std::string error_;
+  bool effective_told_ = false;
 };
 
 Server::Impl::Impl(ServerOptions options, Opening opening, std::unique_ptr<Recorder> recorder,
@@ -305,12 +308,30 @@ void Server::Impl::log_record(const TapeRecord& record) {
   }
 }
 
+// What follows from the layout and the flags; told once, as soon as the layout is known.
+void Server::Impl::tell_effective(const EffectiveSettings& settings) {
+  constexpr std::array<const char*, 3> kCodecs = {"f32", "bf16", "q4"};
+  log(LogLevel::kInfo, "syncer",
+      "effective: quorum {}, a fragment every {} steps{}, pipeline {}, pushes {}, broadcasts {}, "
+      "durable {}, buffers {}",
+      settings.quorum, settings.sync_interval_steps,
+      settings.interval_lowered ? " (lowered: the planned run is short)" : "", settings.pipeline,
+      kCodecs.at(static_cast<std::size_t>(settings.push_codec)),
+      kCodecs.at(static_cast<std::size_t>(settings.broadcast_codec)),
+      settings.durability == Durability::kCommit ? "before each broadcast" : "at intervals",
+      human_bytes(static_cast<double>(settings.max_buffer)));
+  effective_told_ = true;
+}
+
 void Server::Impl::write_status() {
   StatusRecord record;
   record.run_id = options_.core.run_id;
   record.pid = pid_;
   record.wall_s = wall_now();
   record.core = core_.status(monotonic_now());
+  if (record.core.effective && !effective_told_) {
+    tell_effective(*record.core.effective);
+  }
   record.fragment_values = fragment_values_;
   record.error = error_.empty() ? recorder_->error() : error_;
   record.exit = exit_code_;
