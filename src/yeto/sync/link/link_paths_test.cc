@@ -171,8 +171,8 @@ TEST_F(LinkPathsTest, StreamThatDeliversNothingIsGivenUpWhileThePeerIsHeard) {
   proxy.set(2, {.stands_still = true});
   EXPECT_TRUE(wait_attaching([&] { return syncer.sent.count(1) == 1; }));
   EXPECT_EQ(*learner.bodies[1], *body);
-  ASSERT_FALSE(syncer.lost.empty());
-  EXPECT_EQ(syncer.lost[0].first, 1u);
+  // Either side may have been first to give it up.
+  EXPECT_GE(syncer_link->counters().data_streams_lost, 1u);
   expect_open();
 }
 
