@@ -69,6 +69,70 @@ def test_protocol_page_has_the_numbers_of_the_types() -> None:
         assert f"| {number} | {name} |" in PROTOCOL
 
 
+# The page's word of each enumeration: the enum and the header that declares it.
+ENUMERATIONS = {
+    "Role": ("Role", "wire/messages.h"),
+    "Phase": ("Phase", "wire/messages.h"),
+    "Codec": ("CodecId", "tensor/dtype.h"),
+    "Transfer kind": ("TransferKind", "wire/messages.h"),
+    "Outcome": ("Outcome", "wire/messages.h"),
+    "Leave reason": ("LeaveReason", "wire/messages.h"),
+    "Finish mode": ("FinishMode", "wire/messages.h"),
+    "Refusal code": ("RefuseCode", "wire/messages.h"),
+    "Data action": ("DataAction", "wire/messages.h"),
+    "dtype": ("DType", "tensor/dtype.h"),
+    "Merge mode": ("MergeMode", "tensor/layout.h"),
+}
+SHORTER = {"broadcast": "bcast"}
+
+
+def enumerators(enum: str, header: str) -> dict[int, str]:
+    text = (ROOT / "src/yeto" / header).read_text()
+    body = re.search(rf"enum class {enum} : [^{{]*\{{(.*?)\}}", text, re.DOTALL)
+    assert body, enum
+    found = {}
+    for word, number in re.findall(r"k(\w+) = (\d+)", body[1]):
+        plain = re.sub(r"(?<!^)(?=[A-Z])", " ", word).lower()
+        found[int(number)] = SHORTER.get(plain, plain)
+    return found
+
+
+@pytest.mark.parametrize("word", ENUMERATIONS)
+def test_protocol_page_has_every_enumeration(word: str) -> None:
+    text = PROTOCOL.replace("\n", " ")
+    shown = re.search(rf"\b{word}: (0 [^.;]*|1 [^.;]*)[.;]", text)
+    assert shown, word
+    items = [item.strip().split(" ", 1) for item in shown[1].split(",")]
+    assert {int(n): name.lower() for n, name in items} == enumerators(*ENUMERATIONS[word])
+
+
+def test_protocol_page_names_every_enumeration_of_the_messages() -> None:
+    declared = set(re.findall(r"enum class (\w+)", MESSAGES)) - {"Type"}
+    assert declared <= {enum for enum, _ in ENUMERATIONS.values()}
+
+
+def test_protocol_page_has_the_settings() -> None:
+    body = re.search(r"struct Settings \{(.*?)template", MESSAGES, re.DOTALL)
+    assert body
+    kinds = {"double": "f64", **{f"std::uint{n}_t": f"u{n}" for n in (8, 16, 32, 64)}}
+    declared = re.findall(r"^  ([\w:]+) (\w+) = ", body[1], re.MULTILINE)
+    line = next(row for row in PROTOCOL.splitlines() if row.startswith("`settings` is "))
+    shown = re.findall(r"`(\w+)` (u\d+|f64)", line)
+    assert shown == [(name, kinds[kind]) for kind, name in declared]
+    assert [name for name, _ in shown] == fields_in_header("Settings")
+
+
+def test_protocol_page_has_the_bounds() -> None:
+    text = PROTOCOL.replace("\n", " ")
+    limits = dict(re.findall(r'f\("(\w+)", s\.\w+, Max\{(\w+)\}\)', MESSAGES))
+    assert f"METRIC {limits['json']}" in text and f"live seats {limits['live']}" in text
+    assert f"contract {limits['contract']} pairs" in text
+    assert f"run id and names {limits['run_id']}" in text
+    assert f"other texts {limits['reason']}" in text
+    most = re.search(r"kMaxFragments = (\d+)", (ROOT / "src/yeto/tensor/layout.h").read_text())
+    assert most and f"lists of fragments {most[1]}" in text
+
+
 def test_tape_page_has_every_event_and_key() -> None:
     source = (ROOT / "src/yeto/sync/server/records_json.cc").read_text()
     page = (ROOT / "docs/formats/tape.md").read_text()

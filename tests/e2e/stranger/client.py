@@ -43,6 +43,17 @@ class Public:
 
 
 @dataclass
+class Lent:
+    """What a push took with it: the residual, and what becomes of it if the push counts."""
+
+    base_version: int
+    taken: Vector | None
+    if_kept: Vector | None
+    steps: int
+    tokens: int
+
+
+@dataclass
 class Fragment:
     size: int
     local: Vector
@@ -55,10 +66,7 @@ class Fragment:
     pull: Fields | None = None
     ready: Public | None = None
     residual: Vector | None = None
-    # Under way, by (round, attempt): residual lent, residual if it counts, steps and tokens.
-    lent: dict[tuple[int, int], tuple[Vector | None, Vector | None, int, int]] = field(
-        default_factory=dict
-    )
+    lent: dict[tuple[int, int], Lent] = field(default_factory=dict)  # by (round, attempt)
 
     def newest(self) -> Public | None:
         return self.ready or self.anchor
@@ -277,12 +285,13 @@ class Learner:
 
     def _on_verdict(self, verdict: Fields) -> None:
         f = self.fragments[verdict["fragment"]]
-        lent = f.lent.pop((verdict["round"], verdict["attempt"]), None)
-        if lent is not None:
-            self._give_back(f, lent[1] if verdict["outcome"] != wire.DROPPED else lent[0])
+        if verdict["outcome"] == wire.DROPPED:
+            self._take_back(f, verdict)
+        elif lent := f.lent.pop((verdict["round"], verdict["attempt"]), None):
+            self._add_residual(f, lent.if_kept)
         self.report(event="verdict", **verdict)
 
-    def _give_back(self, f: Fragment, residual: Vector | None) -> None:
+    def _add_residual(self, f: Fragment, residual: Vector | None) -> None:
         if residual is not None:
             total = residual if f.residual is None else f.residual + residual
             f.residual = values.from_bf16(values.to_bf16(total))
@@ -303,7 +312,7 @@ class Learner:
         self.next_transfer += 1
         self.outgoing[offer["transfer"]] = Outgoing(offer, body)
         self._say("OFFER", **offer)
-        if kind == wire.PUSH and pull["round"] > 0:
+        if kind == wire.PUSH:
             self._send_chunks(offer["transfer"], set())
 
     def _send_chunks(self, transfer: int, held: set[int]) -> None:
@@ -349,11 +358,14 @@ class Learner:
         self._take_back(self.fragments[out.offer["fragment"]], out.offer)
 
     def _take_back(self, f: Fragment, push: Fields) -> None:
+        """A delta that does not count; the next one against the same anchor holds its work."""
         lent = f.lent.pop((push["round"], push["attempt"]), None)
-        if lent is not None:
-            self._give_back(f, lent[0])
-            f.steps_taken -= lent[2]
-            f.tokens_taken -= lent[3]
+        if lent is None:
+            return
+        self._add_residual(f, lent.taken)
+        if f.anchor is not None and f.anchor.version == lent.base_version:
+            f.steps_taken -= lent.steps
+            f.tokens_taken -= lent.tokens
 
     def _on_offer(self, offer: Fields) -> None:
         number, kind = offer["transfer"], offer["kind"]
@@ -480,7 +492,8 @@ class Learner:
             f.residual = None
         else:
             body = values.encode(codec, change)
-        f.lent[pull["round"], pull["attempt"]] = (lent if codec == wire.Q4 else None, rest, *work)
+        taken = lent if codec == wire.Q4 else None
+        f.lent[pull["round"], pull["attempt"]] = Lent(pull["base_version"], taken, rest, *work)
         norm = float(np.sqrt(np.square(change.astype(np.float64)).sum()))
         self._offer(
             wire.PUSH, pull, body, base_version=pull["base_version"], codec=codec,

@@ -53,10 +53,19 @@ def test_an_image_of_q4_says_what_bf16_cannot_round_away() -> None:
 def test_the_page_shows_vectors_of_the_file() -> None:
     page = (ROOT / "docs" / "PROTOCOL.md").read_text()
     section = page[page.index("\n## Vectors") :]
-    shown = set(re.findall(r"\b[0-9a-f]{8,}\b", section.replace("\n", " ")))
-    rows = re.findall(r"^[0-9a-f ]+$", section, re.MULTILINE)
-    shown |= {row.replace(" ", "") for row in rows}
-    known = GOLDEN.read_text()
-    assert len(shown) >= 20
-    for word in shown:
+    words = re.findall(r"\b[0-9a-f]{8,}\b", section)
+    rows = re.findall(r"^[0-9a-f ]{16,}$", section, re.MULTILINE)
+    known = GOLDEN.read_text() + "123456789 e3069283 1122334455667788"
+    known += " ".join(bits.byteswap().tobytes().hex() for bits in vectors.ties())
+    for word in [*words, *(row.replace(" ", "") for row in rows)]:
         assert word in known, f"{word} is not in the file"
+    shown = re.sub(r"\s", "", "".join(re.findall(r"```(.*?)```", section, re.DOTALL)))
+    for frame in ALL["frames"]:
+        if frame["name"] in ("CHALLENGE", "HELLO", "ATTACH", "PULL", "CHUNK"):
+            assert frame["frame"] in shown, frame["name"]
+    for whole in (ALL["layout"]["encoding"], ALL["layout"]["fingerprint"], ALL["key"]["key"]):
+        assert whole in shown
+
+
+def test_crc_32c_of_the_usual_digits() -> None:
+    assert wire.crc32c(b"123456789") == 0xE3069283

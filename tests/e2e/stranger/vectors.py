@@ -13,6 +13,7 @@ from typing import Any
 
 import merge
 import numpy as np
+import numpy.typing as npt
 import values
 import wire
 from values import Layout, Tensor, Vector
@@ -132,12 +133,16 @@ def hexed(x: Vector) -> str:
     return values.encode(wire.F32, np.asarray(x, np.float32)).hex()
 
 
+def ties() -> npt.NDArray[np.uint32]:
+    """Half way between two values of bf16, and the ends."""
+    return np.array([0x3F808000, 0x3F818000, 0x3F7FFFFF, 0x00000001, 0x80000000], "<u4")
+
+
 def codecs() -> list[dict[str, Any]]:
-    ties = np.array([0x3F808000, 0x3F818000, 0x3F7FFFFF, 0x00000001, 0x80000000], "<u4")
     lists: dict[str, Vector] = {
         "four": np.array([1, -0.5, 0.25, 0], np.float32),
         "eight": np.array([3, -3, 1.5, 0.75, -0.375, 0.1875, 0.09375, 0.046875], np.float32),
-        "ties of bf16": ties.view("<f4").astype(np.float32),
+        "ties of bf16": ties().view("<f4").astype(np.float32),
         "zeros": np.zeros(3, np.float32),
         "ladder": LADDER,
         "just below the bounds": np.concatenate(
