@@ -11,10 +11,10 @@ alternate; the first steps, in which everything is loaded and connected, are not
 installed into build/bench-torchft, beside the packages of the Python that runs this; it needs the
 network once.
 
-A kill is `kill -9` of the second replica half way, which is started again at once; both sides may
-go on alone (torchft: min_replicas 1). Time lost is what the first replica did not step, and what it
-had to undo. A dead one is noticed after 5 s at the latest on both sides (torchft's
-heartbeat_timeout_ms and Yeto's lease, both by default).
+A kill is `kill -9` of the second replica when the first is half way; it is started again at once.
+Both sides may go on alone (torchft: min_replicas 1). Time lost is what the first replica did not
+step, and what it had to undo. A dead one is noticed after 5 s at the latest on both sides
+(torchft's heartbeat_timeout_ms and Yeto's lease, both by default).
 """
 
 from __future__ import annotations

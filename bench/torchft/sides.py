@@ -270,9 +270,13 @@ def run_pair(side: Side, task: Task, kill: bool) -> Result:
         processes = [side.replica(0), side.replica(1)]
         if kill:
             middle = task.steps // 2
-            processes[1].wait_for(
+            processes[0].wait_for(
                 lambda line: line["event"] == "step" and line["step"] >= middle, "the middle"
             )
+            if processes[1].child.poll() is not None:
+                raise SideError(
+                    f"the second replica of {side.name} ended before the first's middle"
+                )
             processes[1].end()
             result.killed_at = time.monotonic()
             processes.append(side.replica(1))
