@@ -23,6 +23,8 @@ from values import Layout, Vector
 from wire import Closed, Connection, Fields, Heard, WireError
 
 CONNECT_S = 10.0
+ALONE_S = 40.0
+PAUSE_S = 0.1
 IDLE_CHUNK_S = 15.0
 LOAD, TRAIN = 0, 1
 
@@ -96,11 +98,12 @@ class Outgoing:
 
 class Learner:
     def __init__(
-        self, address: tuple[str, int], run_id: str, token: bytes, seat: int | None, layout: Layout,
-        local: list[Vector], streams: int = 2, contract: list[tuple[str, bytes]] | None = None,
+        self, find: Callable[[], tuple[str, int]], run_id: str, token: bytes, seat: int | None,
+        layout: Layout, local: list[Vector], streams: int = 2,
+        contract: list[tuple[str, bytes]] | None = None,
         report: Callable[..., None] = lambda **_: None,
     ) -> None:  # fmt: skip
-        self.address, self.run_id, self.layout = address, run_id, layout
+        self.find, self.run_id, self.layout = find, run_id, layout
         self.contract, self.report, self.wanted = contract or [], report, streams
         name = "any" if seat is None else str(seat)
         self.seat, self.key = seat, wire.key_of(token, f"yeto-seat-{name}")
@@ -127,6 +130,7 @@ class Learner:
     # --- greeting
 
     def connect(self) -> None:
+        self.address = self.find()
         control = Connection(self.address, CONNECT_S)
         held = [(f.anchor.term, f.anchor.version) for f in self.fragments if f.anchor is not None]
         hello: Fields = {
@@ -156,7 +160,11 @@ class Learner:
         self._listen(control)
         for index in range(self.wanted):
             self._attach(index)
-        self.report(event="welcome", resumed=welcome["resumed"], seat=welcome["seat"])
+        kept = [not f.overwrite for f in self.fragments]
+        self.report(
+            event="welcome", resumed=welcome["resumed"], seat=welcome["seat"], term=self.term,
+            kept=kept,
+        )  # fmt: skip
 
     def _begin_session(self, welcome: Fields) -> None:
         """Nothing of the last session counts; what is not current will be overwritten."""
@@ -248,13 +256,30 @@ class Learner:
             for stream in self.data.values():
                 stream.close()
             self.data.clear()
-            self.connect()
+            self._reconnect()
         elif self.data.get(connection.index) is connection:
             del self.data[connection.index]
-            self._attach(connection.index)
+            try:
+                self._attach(connection.index)
+            except (OSError, Closed):
+                return  # the syncer is gone; control will say so
             self.report(event="attached", stream=connection.index)
             for transfer in self.incoming.values():
                 self._have(transfer)
+
+    def _reconnect(self) -> None:
+        """A syncer that is gone may come back, elsewhere and as another term."""
+        limit = time.monotonic() + ALONE_S
+        while True:
+            try:
+                return self.connect()
+            except Refused as refused:
+                if not refused.retryable or time.monotonic() > limit:
+                    raise
+            except (OSError, Closed):
+                if time.monotonic() > limit:
+                    raise
+            time.sleep(PAUSE_S)
 
     def _on_heartbeat(self, beat: Fields) -> None:
         self.durable_step = beat["durable_step"]

@@ -99,6 +99,14 @@ class Run:
         )  # fmt: skip
         self.until((self.folder / "endpoint.json").exists, "listening")
 
+    def restart(self, *flags: str) -> None:
+        """Kills the syncer and starts one that goes on from its checkpoint."""
+        self.syncer.kill()
+        self.syncer.wait()
+        self.processes.remove(self.syncer)
+        (self.folder / "endpoint.json").unlink()
+        self.start("--resume", *flags)
+
     def address(self) -> tuple[str, int]:
         endpoint = json.loads((self.folder / "endpoint.json").read_text())
         return endpoint["host"], endpoint["port"]
@@ -297,6 +305,26 @@ def test_a_lost_control_stream_resumes_the_session(run: Run) -> None:
     check_ends(run, "seat0", "seat1")
 
 
+def test_strangers_go_on_with_the_next_term_of_a_killed_syncer(run: Run) -> None:
+    flags = ["--wire-dtype=q4", "--total-steps=1000000", "--min-round-ms=20"]
+    run.start(*flags)
+    learners = [run.stranger(seat, "--fragments=3") for seat in range(2)]
+    run.until(lambda: len(run.events("seat0", "verdict")) > 5, "some merges")
+    run.restart(*flags)
+    later = [made for made in run.tape("round") if made["term"] == 1]
+    names = ("seat0", "seat1")
+    run.until(lambda: all(len(run.events(n, "welcome")) > 1 for n in names), "new sessions")
+    run.until(lambda: len(run.tape("round")) > len(later) + 6, "merges of the next term")
+    client.finish(run.address(), "r1", bytes.fromhex(TOKEN))
+    run.wait(*learners, run.syncer)
+    for name in names:
+        again = run.events(name, "welcome")[1]
+        assert (again["resumed"], again["term"]) == (0, 2)
+        assert {event["term"] for event in run.events(name, "public")} == {1, 2}
+    check_digests(run, "seat0", "seat1")
+    check_ends(run, "seat0", "seat1")
+
+
 def test_chunks_go_over_control_when_no_data_stream_is_wanted(run: Run) -> None:
     run.start("--total-steps=8")
     learners = [run.stranger(seat, "--streams=0") for seat in range(2)]
@@ -310,7 +338,7 @@ def test_a_wrong_greeting_is_refused_by_number(run: Run, what: str, code: int) -
     run.start("--total-steps=8")
     layout = trainer.cut([(4, 4)], 1)
     learner = Learner(
-        run.address(),
+        run.address,
         "another" if what == "run_id" else "r1",
         bytes(32) if what == "token" else bytes.fromhex(TOKEN),
         0,

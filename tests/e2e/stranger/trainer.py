@@ -69,7 +69,6 @@ def main() -> int:
     parser.add_argument("--cut-stream-at", type=int, default=0, help="step that loses stream 0")
     parser.add_argument("--cut-control-at", type=int, default=0, help="step that loses control")
     options = parser.parse_args()
-    endpoint = json.loads(options.endpoint.read_text())
     token = bytes.fromhex(options.token_file.read_text().strip())
     shapes = [tuple(map(int, shape.split("x"))) for shape in options.shapes.split(",")]
     layout = cut(shapes, options.fragments)
@@ -79,9 +78,13 @@ def main() -> int:
     common = np.mean([target(seat, total) for seat in range(options.seats)], axis=0)
     first = 3 + options.seat if options.start is None else options.start
     start = np.full(total, first, np.float32)
-    address = (endpoint["host"], endpoint["port"])
+
+    def find() -> tuple[str, int]:
+        endpoint = json.loads(options.endpoint.read_text())
+        return endpoint["host"], endpoint["port"]
+
     local = list(np.split(start, sizes))
-    learner = Learner(address, options.run_id, token, options.seat, layout, local,
+    learner = Learner(find, options.run_id, token, options.seat, layout, local,
                       options.streams, report=say)  # fmt: skip
 
     def loss() -> float:
