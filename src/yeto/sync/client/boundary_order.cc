@@ -348,7 +348,7 @@ bool Client::must_wait() const {
 Actions Client::finalize(bool limit) {
   finishing_ = true;
   Actions out = return_rows();
-  if (limit && !limit_) {
+  if ((limit || (drain_lost_ && !draining_)) && !limit_) {
     limit_ = true;
     if (connected_) {
       send_limit(out);

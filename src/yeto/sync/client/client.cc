@@ -111,7 +111,12 @@ void Client::handle(const Admitted& event, Actions& out) {
   run_.global_step = welcome.global_step;
   run_.durable_step = welcome.durable_step;
   resume_rows(resumed, out);
-  // A syncer that has lost the sweep trains on; whoever has stopped for it makes no more steps.
+  // A syncer that has lost the sweep trains on. So does a trainer that has not stopped for it yet;
+  // one that has makes no more steps.
+  if (draining_ && !finishing_ && !resumed) {
+    draining_ = false;
+    drain_lost_ = true;
+  }
   if (limit_ || (finishing_ && !resumed)) {
     send_limit(out);
   }

@@ -307,6 +307,7 @@ class Client {
   std::string lockstep_broken_;  // the session was lost and may be resumed
 
   bool draining_ = false;
+  bool drain_lost_ = false;  // a sweep had begun, and the syncer came back without it
   bool finishing_ = false;
   bool limit_ = false;
   bool ended_ = false;

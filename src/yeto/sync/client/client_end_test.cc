@@ -84,6 +84,26 @@ TEST_F(FinalTest, AnotherFinalStateIsAppliedAnew) {
   EXPECT_TRUE(one<ApplyFinal>(client_.boundary()));
 }
 
+TEST_F(FinalTest, AStoppedTrainerSaysLimitToASyncerThatLostTheSweep) {
+  join();
+  send_final();
+  client_.finalize(false);
+  client_.on(SessionLost{"the syncer died"});
+  EXPECT_TRUE(sent<wire::Limit>(admit({2, 3}, kTerm + 1)));
+}
+
+TEST_F(FinalTest, ATrainerThatHasNotStoppedTrainsOnWithASyncerThatLostTheSweep) {
+  join();
+  step();
+  pull(0, 4, 3, true);
+  EXPECT_TRUE(client_.draining());
+  client_.on(SessionLost{"the syncer died"});
+  EXPECT_FALSE(sent<wire::Limit>(admit({2, 3}, kTerm + 1)));
+  EXPECT_FALSE(client_.draining());
+  // It had been told to stop before: then it says so.
+  EXPECT_TRUE(sent<wire::Limit>(client_.finalize(false)));
+}
+
 // ---- lockstep
 // ------------------------------------------------------------------------------------
 
