@@ -13,12 +13,13 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import values
 import wire
+from rows import Kept, Rows
+from state import Fragment, Incoming, Lent, Outgoing, Public
 from values import Layout, Vector
 from wire import Closed, Connection, Fields, Heard, WireError
 
@@ -33,67 +34,6 @@ class Refused(Exception):
     def __init__(self, fields: Fields) -> None:
         super().__init__(fields["text"])
         self.code, self.retryable = fields["code"], bool(fields["retryable"])
-
-
-@dataclass
-class Public:
-    """A public value: what deltas are taken against once it is applied."""
-
-    term: int
-    version: int
-    values: Vector
-
-
-@dataclass
-class Lent:
-    """What a push took with it: the residual, and what becomes of it if the push counts."""
-
-    base_version: int
-    taken: Vector | None
-    if_kept: Vector | None
-    steps: int
-    tokens: int
-
-
-@dataclass
-class Fragment:
-    size: int
-    local: Vector
-    anchor: Public | None = None
-    reference: Vector | None = None
-    overwrite: bool = True
-    pushed: Vector | None = None  # P of the page
-    steps_taken: int = 0
-    tokens_taken: int = 0
-    pull: Fields | None = None
-    ready: Public | None = None
-    residual: Vector | None = None
-    lent: dict[tuple[int, int], Lent] = field(default_factory=dict)  # by (round, attempt)
-
-    def newest(self) -> Public | None:
-        return self.ready or self.anchor
-
-
-@dataclass
-class Incoming:
-    offer: Fields
-    body: bytearray
-    chunks: int
-    held: set[int] = field(default_factory=set)
-    heard_at: float = 0.0
-
-    def bitmap(self) -> bytes:
-        out = bytearray(-(-self.chunks // 8)) if self.held else bytearray()
-        for index in self.held:
-            out[index // 8] |= 1 << index % 8
-        return bytes(out)
-
-
-@dataclass
-class Outgoing:
-    offer: Fields
-    body: bytes
-    given: dict[int, Connection] = field(default_factory=dict)
 
 
 class Learner:
@@ -121,7 +61,8 @@ class Learner:
         self.incoming: dict[int, Incoming] = {}
         self.outgoing: dict[int, Outgoing] = {}
         self.next_transfer = 1
-        self.sweeping = self.over = False
+        self.sweeping = self.over = self.limited = False
+        self.rows: Rows | None = None
         self.final: Fields | None = None
         self.finals: dict[int, Vector] = {}
         self.control: Connection | None = None
@@ -168,6 +109,8 @@ class Learner:
 
     def _begin_session(self, welcome: Fields) -> None:
         """Nothing of the last session counts; what is not current will be overwritten."""
+        if self.rows is not None:
+            self.rows.begin_session()
         self.tokens = max(self.tokens, welcome["seat_tokens"])
         for p, f in enumerate(self.fragments):
             f.pull = f.ready = None
@@ -282,13 +225,27 @@ class Learner:
             time.sleep(PAUSE_S)
 
     def _on_heartbeat(self, beat: Fields) -> None:
-        self.durable_step = beat["durable_step"]
+        self._durable(beat["global_step"], beat["durable_step"])
+
+    def _durable(self, global_step: int, durable_step: int) -> None:
+        for f in self.fragments:
+            for kept in f.kept:
+                kept.round = global_step if kept.round is None else kept.round
+        if self.rows is not None:
+            self.rows.settle(lambda step: {f.fate(step, durable_step) for f in self.fragments})
 
     def _on_goodbye(self, _: Fields) -> None:
         self.over = True
 
-    def _on_data(self, _: Fields) -> None:
-        raise WireError("DATA without a request")
+    def lease_rows(self, rows: int) -> Rows:
+        """From now on the samples are those that the syncer grants."""
+        self.rows = Rows(rows, self._say)
+        return self.rows
+
+    def _on_data(self, data: Fields) -> None:
+        if self.rows is None:
+            raise WireError("DATA without a request")
+        self.rows.heard(data)
 
     def _on_pull(self, pull: Fields) -> None:
         if pull["round"] > 0:
@@ -312,8 +269,12 @@ class Learner:
         f = self.fragments[verdict["fragment"]]
         if verdict["outcome"] == wire.DROPPED:
             self._take_back(f, verdict)
-        elif lent := f.lent.pop((verdict["round"], verdict["attempt"]), None):
+        elif lent := f.lent.get((verdict["round"], verdict["attempt"])):
             self._add_residual(f, lent.if_kept)
+            lent.if_kept = lent.taken = None
+            if verdict["outcome"] == wire.MERGED:
+                del f.lent[verdict["round"], verdict["attempt"]]
+                f.kept.append(Kept(lent.until - lent.steps, lent.until))
         self.report(event="verdict", **verdict)
 
     def _add_residual(self, f: Fragment, residual: Vector | None) -> None:
@@ -323,6 +284,8 @@ class Learner:
 
     def _on_final(self, final: Fields) -> None:
         self.final = final
+        # What FINAL names is in the checkpoint.
+        self._durable(final["global_step"], final["global_step"])
         self._acknowledge()
 
     # --- transfers
@@ -493,7 +456,7 @@ class Learner:
         steps, tokens = self.local_step - f.steps_taken, self.tokens - f.tokens_taken
         if base > anchor.version or self.local_step < pull["at_step"]:
             return
-        if steps == 0 and not pull["sweep"]:
+        if steps == 0 and not pull["sweep"] and not self.limited:
             return
         f.pull = None
         if steps == 0:
@@ -518,7 +481,9 @@ class Learner:
         else:
             body = values.encode(codec, change)
         taken = lent if codec == wire.Q4 else None
-        f.lent[pull["round"], pull["attempt"]] = Lent(pull["base_version"], taken, rest, *work)
+        f.lent[pull["round"], pull["attempt"]] = Lent(
+            pull["base_version"], taken, rest, *work, self.local_step
+        )
         norm = float(np.sqrt(np.square(change.astype(np.float64)).sum()))
         self._offer(
             wire.PUSH, pull, body, base_version=pull["base_version"], codec=codec,
@@ -550,6 +515,11 @@ class Learner:
         last = -(-set_["total_steps"] * set_["sync_interval_steps"] // len(self.fragments))
         done = bool(set_["lockstep"]) and self.local_step >= last
         return self.sweeping or self.over or self.final is not None or done
+
+    def limit(self) -> None:
+        """This learner has nothing more to train."""
+        self.limited = True
+        self._say("LIMIT", local_step=self.local_step, tokens=self.tokens)
 
     def wait_ready(self) -> None:
         while any(f.overwrite for f in self.fragments) and not self.over:

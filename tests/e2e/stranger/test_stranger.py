@@ -325,6 +325,19 @@ def test_strangers_go_on_with_the_next_term_of_a_killed_syncer(run: Run) -> None
     check_ends(run, "seat0", "seat1")
 
 
+def test_every_row_of_a_data_lease_is_completed_once(run: Run) -> None:
+    rows = 600
+    run.start("--data-leases", "--data-epochs=1", "--total-steps=1000000")
+    learners = [run.stranger(seat, "--fragments=3", f"--rows={rows}") for seat in range(2)]
+    run.wait(*learners, run.syncer)
+    done = [made for made in run.tape("data") if made["what"] == "complete"]
+    assert {made["seat"] for made in done} == {0, 1}
+    positions = sorted(at for m in done for at in range(m["first"], m["first"] + m["count"]))
+    assert positions == list(range(rows))
+    check_digests(run, "seat0", "seat1")
+    assert len({run.events(f"seat{seat}", "final")[-1]["sha256"] for seat in range(2)}) == 1
+
+
 def test_chunks_go_over_control_when_no_data_stream_is_wanted(run: Run) -> None:
     run.start("--total-steps=8")
     learners = [run.stranger(seat, "--streams=0") for seat in range(2)]

@@ -17,6 +17,8 @@ import numpy as np
 from client import Connection, Learner, Refused
 from values import Layout, Tensor, Vector
 
+ROWS_A_STEP = 4
+
 
 def cut(shapes: list[tuple[int, ...]], count: int) -> Layout:
     """All values in a row, cut evenly: fragments hold slices, tensors lie in several fragments."""
@@ -68,6 +70,7 @@ def main() -> int:
     parser.add_argument("--step-ms", type=float, default=4.0)
     parser.add_argument("--cut-stream-at", type=int, default=0, help="step that loses stream 0")
     parser.add_argument("--cut-control-at", type=int, default=0, help="step that loses control")
+    parser.add_argument("--rows", type=int, default=0, help="positions of an epoch, by data leases")
     options = parser.parse_args()
     token = bytes.fromhex(options.token_file.read_text().strip())
     shapes = [tuple(map(int, shape.split("x"))) for shape in options.shapes.split(",")]
@@ -96,10 +99,16 @@ def main() -> int:
     except Refused as refused:
         say(event="refused", code=refused.code, retryable=refused.retryable, text=str(refused))
         return 1
+    rows = learner.lease_rows(options.rows) if options.rows else None
     learner.wait_ready()
     say(event="ready", loss=loss())
     while not learner.finished():
         learner.serve(options.step_ms / 1000)
+        if rows is not None and rows.take(ROWS_A_STEP, learner.local_step + 1) == 0:
+            learner.boundary()
+            if rows.exhausted and not learner.limited:
+                learner.limit()
+            continue
         for f, goal in zip(learner.fragments, goals, strict=True):
             f.local -= np.float32(0.05) * (f.local - goal)
         learner.step(32, options.step_ms / 1000)
@@ -107,6 +116,8 @@ def main() -> int:
             lose_next_frame(learner.data[0])
         if learner.local_step == options.cut_control_at and learner.control:
             learner.control.close()
+    if rows is not None:
+        rows.give_up()
     learner.drain()
     flat = np.concatenate([f.local for f in learner.fragments]).astype("<f4").tobytes()
     say(event="final", loss=loss(), steps=learner.local_step, tokens=learner.tokens,
