@@ -142,6 +142,9 @@ class Learner:
         attach = {"session": self.session, "stream": index, "rank": 0}
         stream.send("ATTACH", **wire.proved("ATTACH", attach, self.key, stream.challenge["nonce"]))
         name, fields = stream.read()
+        if name == "REFUSED":
+            stream.close()
+            raise Refused(fields)
         if name != "ATTACHED" or fields["stream"] != index:
             raise WireError(f"{name} {fields} where ATTACHED was due")
         self.data[index] = stream
@@ -204,8 +207,8 @@ class Learner:
             del self.data[connection.index]
             try:
                 self._attach(connection.index)
-            except (OSError, Closed):
-                return  # the syncer is gone; control will say so
+            except (OSError, Closed, Refused):
+                return  # the session or the syncer is gone; control will say so
             self.report(event="attached", stream=connection.index)
             for transfer in self.incoming.values():
                 self._have(transfer)

@@ -285,7 +285,7 @@ def test_a_lost_data_stream_attaches_again_and_its_chunk_is_sent_again(run: Run)
         run.stranger(1, "--fragments=3"),
     )
     run.wait(cut, other, run.syncer)
-    assert run.events("seat0", "lost") == [{"event": "lost", "name": "CHUNK"}]
+    assert {event["name"] for event in run.events("seat0", "lost")} == {"CHUNK"}
     assert run.events("seat0", "attached") == [{"event": "attached", "stream": 0}]
     assert len(run.events("seat0", "welcome")) == 1
     assert [made["dropped"] for made in run.tape("round") if made["dropped"]] == []
