@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "reference"
 # In the order in which a user meets them; `syncer` is started by launch. `learner` is left out: its
 # help is laid out by Python's argparse, whose form changes with the Python version.
-VERBS = ["launch", "status", "logs", "stop-run", "down", "syncer"]
+VERBS = ["launch", "status", "logs", "stop-run", "down", "syncer", "sim"]
 
 CLI_HEAD = """\
 # Command line

@@ -23,16 +23,20 @@ struct VerbRow {
 };
 
 constexpr VerbRow kVerbs[] = {
-    {"launch", run_launch, true},   {"status", run_status, true},
-    {"logs", run_logs, true},       {"stop-run", run_stop_run, true},
-    {"down", run_down, true},       {"syncer", run_syncer, true},
-    {"learner", run_learner, true}, {"_controller", run_controller, false},
+    {"launch", run_launch, true},
+    {"status", run_status, true},
+    {"logs", run_logs, true},
+    {"stop-run", run_stop_run, true},
+    {"down", run_down, true},
+    {"syncer", run_syncer, true},
+    {"learner", run_learner, true},
+    {"sim", run_sim, true},
+    {"_controller", run_controller, false},
     {"_finish", run_finish, false},
 };
 
-constexpr std::string_view kLaterVerbs[] = {"shape", "join",  "sweep",    "doctor",
-                                            "data",  "merge", "export",   "verify",
-                                            "plot",  "sim",   "diffusion"};
+constexpr std::string_view kLaterVerbs[] = {"shape", "join",   "sweep",  "doctor", "data",
+                                            "merge", "export", "verify", "plot",   "diffusion"};
 
 const VerbRow* find_verb(std::string_view name) {
   const auto* found = std::find_if(std::begin(kVerbs), std::end(kVerbs),

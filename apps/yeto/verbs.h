@@ -12,6 +12,7 @@ int run_stop_run(int argc, char** argv);
 int run_down(int argc, char** argv);
 int run_syncer(int argc, char** argv);
 int run_learner(int argc, char** argv);
+int run_sim(int argc, char** argv);
 
 // Started by other verbs, not shown in the overview.
 int run_controller(int argc, char** argv);

@@ -23,7 +23,7 @@ from cli_fakes import Run, Yeto, is_alive, until  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GOLDEN = ROOT / "tests" / "golden"
-VERBS = ("launch", "status", "logs", "stop-run", "down", "syncer")
+VERBS = ("launch", "status", "logs", "stop-run", "down", "syncer", "sim")
 STATUS_KEYS = [
     "schema", "name", "run_id", "state", "phase", "exit", "global_step", "total_steps", "loss",
     "tokens_per_s", "checked_at", "islands",

@@ -16,6 +16,8 @@ namespace {
 constexpr std::uint32_t kSmallFleet = 64;
 // What an event costs the core grows with the members; this keeps any fleet well under a minute.
 constexpr std::uint64_t kLearnerRounds = 40'000;
+constexpr std::uint64_t kCost = 10'000'000;
+constexpr std::uint64_t kFewestCommits = 12;
 constexpr std::size_t kTimelinePoints = 120;
 
 struct Commit {
@@ -206,7 +208,8 @@ Plan plan_of(const PlanningOptions& options) {
   if (!options.everything) {
     const std::uint64_t bound =
         options.learner_rounds != 0 ? options.learner_rounds : kLearnerRounds;
-    plan.stop_after_commits = std::max<std::uint64_t>(30, bound / options.learners);
+    const std::uint64_t by_cost = kCost / options.learners / options.learners;
+    plan.stop_after_commits = std::max(kFewestCommits, std::min(bound / options.learners, by_cost));
   }
   Rng rng(mix64(options.seed ^ 0x666c656574));
   for (Seat seat = 0; seat < options.learners; ++seat) {
