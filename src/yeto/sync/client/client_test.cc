@@ -435,9 +435,9 @@ TEST_F(ClientTest, LimitIsSentAgainAfterAReconnect) {
 
 TEST_F(ClientTest, AWelcomeThatDoesNotFitEndsTheSession) {
   EXPECT_TRUE(one<EndSession>(admit({0})));
-  wire::Welcome codec = welcome({0, 0});
-  codec.push_codec = CodecId::kQ4;
-  EXPECT_TRUE(one<EndSession>(client_.on(Admitted{codec})));
+  wire::Welcome alpha = welcome({0, 0});
+  alpha.settings.merge_alpha = 1.5;
+  EXPECT_TRUE(one<EndSession>(client_.on(Admitted{alpha})));
   EXPECT_FALSE(client_.connected());
 }
 

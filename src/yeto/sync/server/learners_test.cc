@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -184,6 +185,16 @@ class LearnersTest : public ::testing::Test {
       islands_.push_back(std::make_unique<Island>(folder_, seat));
     }
   }
+  // A seat whose process was replaced gives something to the run before that ends; how fast rounds
+  // go must not matter, so the run has no number of rounds.
+  void finish_when_merged(std::uint32_t seat) {
+    const std::size_t joins = kLearners + 1;
+    ASSERT_TRUE(until([&] { return tape("join").size() == joins; })) << status();
+    const auto merged = [&] { return status()["seats"][seat].value("merged", std::uint64_t{0}); };
+    const std::uint64_t before = merged();
+    ASSERT_TRUE(until([&] { return merged() > before; })) << status();
+    server_->request_finish(wire::FinishMode::kFinish, "seen enough");
+  }
   void expect_all_done() {
     for (const auto& island : islands_) {
       island->join();
@@ -227,8 +238,10 @@ class LearnersTest : public ::testing::Test {
                                                          ledger["waiting"].get<std::uint64_t>())
         << ledger;
     EXPECT_EQ(ledger["waiting"], 0) << ledger;
-    EXPECT_EQ(end["global_step"], end["total_steps"]) << end;
-    EXPECT_EQ(end["durable_step"], end["total_steps"]) << end;
+    if (!end["total_steps"].is_null()) {
+      EXPECT_EQ(end["global_step"], end["total_steps"]) << end;
+    }
+    EXPECT_EQ(end["durable_step"], end["global_step"]) << end;
     std::uint64_t tokens = 0;
     for (const Json& seat : end["seats"]) {
       tokens += seat["tokens"].get<std::uint64_t>();
@@ -238,10 +251,9 @@ class LearnersTest : public ::testing::Test {
     for (const auto& island : islands_) {
       EXPECT_EQ(island->tensors(), islands_[0]->tensors()) << "values differ between islands";
     }
-    // All began at 5; the mean of the targets is 1.
+    // All began at 5, the mean of the targets is 1; momentum may carry a short run past it.
     for (const float value : islands_[0]->tensors()[0]) {
-      ASSERT_LT(value, 4.0F);
-      ASSERT_GT(value, -1.0F);
+      ASSERT_LT(std::abs(value - 1.0F), 3.5F);
     }
     expect_commits_on_tape();
   }
@@ -287,7 +299,7 @@ TEST_F(LearnersTest, ThreeLearnersReachTheEndWithEqualBits) {
 }
 
 TEST_F(LearnersTest, KilledLearnerIsLostAndRejoins) {
-  start_server(server_options(120));
+  start_server(server_options(0));
   start_islands();
   ASSERT_TRUE(until([&] { return global_step() >= 8; })) << status();
   islands_[1]->kill();
@@ -296,6 +308,7 @@ TEST_F(LearnersTest, KilledLearnerIsLostAndRejoins) {
   const std::uint64_t step = global_step();
   ASSERT_TRUE(until([&] { return global_step() > step + 4; })) << status();
   islands_[1] = std::make_unique<Island>(folder_, 1);
+  finish_when_merged(1);
   expect_all_done();
   thread_.join();
   EXPECT_EQ(exit_code_, 0);
@@ -305,11 +318,12 @@ TEST_F(LearnersTest, KilledLearnerIsLostAndRejoins) {
 }
 
 TEST_F(LearnersTest, LearnerThatIsStartedAgainAtOnceTakesItsSeatBack) {
-  start_server(server_options(80));
+  start_server(server_options(0));
   start_islands();
   ASSERT_TRUE(until([&] { return global_step() >= 8; })) << status();
   islands_[2]->kill();
   islands_[2] = std::make_unique<Island>(folder_, 2);
+  finish_when_merged(2);
   expect_all_done();
   thread_.join();
   EXPECT_EQ(exit_code_, 0);
