@@ -8,7 +8,9 @@
  *
  *   yeto_options options;
  *   yeto_options_init(&options);
- *   options.syncer = "@run/endpoint.json"; options.run_id = "demo"; options.token_file = "seat-0.key";
+ *   options.syncer = "@run/endpoint.json";
+ *   options.run_id = "demo";
+ *   options.token_file = "seat-0.key";
  *   yeto_boundary* boundary = NULL;
  *   if (yeto_open(&options, tensors, count, &boundary) != YETO_OK) { puts(yeto_last_error()); … }
  *   yeto_wait_ready(boundary, 0.0, NULL);            the run's values are in the tensors

@@ -194,7 +194,7 @@ static int run(const arguments* a) {
   }
   yeto_close(boundary);
   printf("seat %u global_step %lu loss_before %.6f loss_after %.6f bias %.9g weight0 %.9g\n",
-         (unsigned)ready.seat, (unsigned long)final.global_step, before, held_out_loss(&m),
+         (unsigned)ready.seat, (unsigned long) final.global_step, before, held_out_loss(&m),
          (double)m.bias[0], (double)m.weight[0]);
   return 0;
 }

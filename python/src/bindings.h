@@ -7,5 +7,6 @@
 namespace yeto::python {
 
 void bind_boundary(nanobind::module_& module);
+void bind_sim(nanobind::module_& module);
 
 }  // namespace yeto::python

@@ -10,4 +10,5 @@ NB_MODULE(_core, module) {
   module.def(
       "version", [] { return YETO_VERSION; }, "The version of Yeto this module was built from.");
   yeto::python::bind_boundary(module);
+  yeto::python::bind_sim(module);
 }

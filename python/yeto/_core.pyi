@@ -123,3 +123,23 @@ class LeasedRows:
     def __init__(self, boundary: Boundary, rows: int) -> None: ...
     def next(self, most: int) -> tuple[int, int, int, int]:
         """As `Boundary.request_rows`."""
+
+def simulate(
+    *,
+    settings: dict[str, object],
+    tensors: Sequence[tuple[str, Sequence[int]]],
+    initial: Sequence[Any],
+    on_step: Callable[[int, int, list[list[Any]]], None],
+) -> dict[str, Any]:
+    """One run of real core, jobs and clients in this process, in virtual time; for benchmarks.
+
+    `settings`: "seed", "islands", "fragments", "sync_interval_steps", "limit_steps" (steps of each
+    island), "tokens" (of a step), "quorum", "outer", "merge_alpha", "delta_reference",
+    "correction", "matrix_merge", "codec", "uneven_links" (frames come up to one step late and no
+    grace is given). `initial`: one flat f32 array per tensor. `on_step(island, step, values)`
+    makes step 0, 1, … of an island in place: `values[island][tensor]` are flat f32 arrays, those
+    of all islands as they were when the first island came to this step. The islands take each step
+    in the order of their seats. Returns "values" (final, one flat f32 array per tensor), "commits",
+    "pushes_merged", "pushes_carried", "pushes_dropped", "bytes_in", "bytes_out".
+    ValueError for settings that cannot be, and for a run that does not end well.
+    """

@@ -17,8 +17,7 @@ static int refresh(void* user, const uint32_t* tensors, size_t count) {
     if (tensors[i] == 0) {
       memcpy(it->mirror, it->device, kMatrixValues * sizeof(float));
     } else {
-      memcpy(it->mirror + kMatrixValues, it->device + kMatrixValues,
-             kVectorValues * sizeof(float));
+      memcpy(it->mirror + kMatrixValues, it->device + kMatrixValues, kVectorValues * sizeof(float));
     }
   }
   return 0;
@@ -32,8 +31,7 @@ static int write_back(void* user, const uint32_t* tensors, size_t count) {
     if (tensors[i] == 0) {
       memcpy(it->device, it->mirror, kMatrixValues * sizeof(float));
     } else {
-      memcpy(it->device + kMatrixValues, it->mirror + kMatrixValues,
-             kVectorValues * sizeof(float));
+      memcpy(it->device + kMatrixValues, it->mirror + kMatrixValues, kVectorValues * sizeof(float));
     }
   }
   return 0;
@@ -327,8 +325,8 @@ int refusals(const char* token_file) {
   it.token_file = token_file;
   it.waiting = 1;
   describe(&it, tensors, &options);
-  if (yeto_abi_version() != YETO_ABI_VERSION || strcmp(yeto_status_name((yeto_status)99),
-                                                       "unknown") != 0) {
+  if (yeto_abi_version() != YETO_ABI_VERSION ||
+      strcmp(yeto_status_name((yeto_status)99), "unknown") != 0) {
     printf("checks.c:%d: versions and names\n", __LINE__);
     ++bad;
   }

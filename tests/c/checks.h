@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What c_abi_test.cc lets checks.c do. Everything here is C99. */
-#ifndef YETO_TESTS_C_CHECKS_H_
-#define YETO_TESTS_C_CHECKS_H_
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -23,7 +22,7 @@ typedef struct island {
   float device[kMatrixValues + kVectorValues];
   float mirror[kMatrixValues + kVectorValues];
   /* Outcome. */
-  uint64_t reads;  /* calls of the callbacks */
+  uint64_t reads; /* calls of the callbacks */
   uint64_t writes;
   uint64_t steps;
   uint64_t rows;
@@ -50,4 +49,3 @@ int interrupted_wait(island* it);
 }
 #endif
 
-#endif

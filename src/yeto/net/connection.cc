@@ -223,8 +223,7 @@ void Connection::Impl::close() {
   const auto old_read = std::exchange(read_done, nullptr);
   const auto old_close = std::exchange(close_handler, nullptr);
   const auto old_writes = std::exchange(writes, {});
-  const auto old_ready =
-      secure ? std::exchange(secure->ready, nullptr) : std::function<void()>();
+  const auto old_ready = secure ? std::exchange(secure->ready, nullptr) : std::function<void()>();
   queued = 0;
   part = 0;
   part_offset = 0;

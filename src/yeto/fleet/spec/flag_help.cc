@@ -56,7 +56,8 @@ constexpr VerbText kVerbs[] = {
      "The real syncer and clients run over simulated links, clocks, disks and failures. The same\n"
      "seed gives the same run. A search ends with 1 when a rule was broken.\n",
      "  yeto sim --seeds 1..1000\n"
-     "  yeto sim --learners 1000 --params 9e9 --codec q4 --link 1Gbit,80ms --step 1.2s --mtbf 2h \\\n"
+     "  yeto sim --learners 1000 --params 9e9 --codec q4 --link 1Gbit,80ms --step 1.2s --mtbf 2h "
+     "\\\n"
      "      --hours 24 --timeline plan.html\n"},
 };
 

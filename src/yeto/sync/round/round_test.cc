@@ -130,11 +130,7 @@ TEST(RoundTest, PushesAreJudgedByTheirOffer) {
   auto attempt = attempt_of({Duty::kOutstanding, Duty::kAccepted});
   attempt.fragment = 3;
   attempt.base_version = 7;
-  PushClaim good{.seat = 0,
-                 .round = 1,
-                 .attempt = 0,
-                 .fragment = 3,
-                 .base_version = 7};
+  PushClaim good{.seat = 0, .round = 1, .attempt = 0, .fragment = 3, .base_version = 7};
   EXPECT_EQ(objection_to(attempt, good), "");
   auto claim = good;
   claim.seat = 5;

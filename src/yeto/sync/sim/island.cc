@@ -45,6 +45,9 @@ void Island::start() {
   client_ = std::make_unique<client::Client>(std::move(options), world_.plan().layout);
   if (world_.plan().values == ValueKind::kReal) {
     values_.emplace(world_.plan().layout, world_.plan().seed, shape_.seat + 64 * processes_);
+    if (!world_.plan().initial.empty()) {
+      values_->set_local(world_.plan().initial);
+    }
   }
   state_ = State::kJoining;
   started_at_ = world_.now();

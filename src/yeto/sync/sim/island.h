@@ -50,6 +50,7 @@ class Island final : public EndHandler {
   std::uint64_t steps() const { return steps_; }  // of all processes
   std::uint64_t tokens() const { return steps_ * shape_.tokens; }
   std::uint32_t processes() const { return processes_; }
+  IslandValues* values() { return values_ ? &*values_ : nullptr; }
   const client::Client* client() const { return client_.get(); }
   std::uint64_t incarnation() const { return incarnation_; }
   const client::Counters& counters() const { return counters_; }

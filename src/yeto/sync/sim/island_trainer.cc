@@ -48,7 +48,7 @@ void Island::begin_step(Nanos at) {
     factor += shape_.step_jitter * (2.0 * rng_.uniform() - 1.0);
   }
   step_ends_ = at + std::max<Nanos>(1, from_seconds(seconds(shape_.step) * factor));
-  if (client_->lockstep()) {
+  if (client_->lockstep() || world_.trainer() != nullptr) {
     plan_boundary();
   }
 }
@@ -57,7 +57,12 @@ void Island::take_step(Nanos at) {
   client_->step(shape_.tokens, local_time(clock_, at));
   ++steps_;
   world_.checks().trained(shape_.seat, shape_.tokens);
-  if (values_) {
+  if (!values_) {
+    return;
+  }
+  if (Observer* trainer = world_.trainer()) {
+    trainer->on_step(index_, steps_ - 1, *values_);
+  } else {
     values_->train();
   }
 }

@@ -22,6 +22,20 @@ IslandValues::IslandValues(const Layout& layout, std::uint64_t seed, Seat seat)
   }
 }
 
+std::vector<std::span<float>> IslandValues::local() {
+  std::vector<std::span<float>> out;
+  for (FragmentValues& fragment : fragments_) {
+    out.emplace_back(fragment.local);
+  }
+  return out;
+}
+
+void IslandValues::set_local(const std::vector<std::vector<float>>& fragments) {
+  for (std::size_t i = 0; i < fragments_.size(); ++i) {
+    fragments_[i].local = fragments[i];
+  }
+}
+
 void IslandValues::train() {
   // One draw per step and fragment keeps steps cheap; every value still moves differently.
   for (FragmentValues& fragment : fragments_) {

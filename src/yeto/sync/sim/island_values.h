@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "yeto/base/rng.h"
@@ -22,6 +23,9 @@ class IslandValues {
   // Initial values by seed and seat: islands that have not joined differ.
   IslandValues(const Layout& layout, std::uint64_t seed, Seat seat);
 
+  // The local values, one span per fragment.
+  std::vector<std::span<float>> local();
+  void set_local(const std::vector<std::vector<float>>& fragments);
   // One optimizer step: the local values move by a small made-up amount.
   void train();
   // The next delta will hold a value that is not finite.

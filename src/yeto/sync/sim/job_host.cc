@@ -29,6 +29,7 @@ class RealJobs final : public JobHost {
     options.run_id = plan_.core.run_id;
     options.push_codec = plan_.core.push_codec;
     options.broadcast_codec = plan_.core.broadcast_codec;
+    options.correction = plan_.correction;
     options.outer = plan_.outer;
     if (plan_.breakage == Breakage::kOtherOuter && life_ > 1) {
       options.outer.momentum *= 0.5F;

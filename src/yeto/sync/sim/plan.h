@@ -107,6 +107,9 @@ struct Plan {
   CoreOptions core;  // run_id and term are filled by the world
   merge::OuterRule outer;
   merge::WeightRule weights = merge::WeightRule::kTokens2;
+  merge::Correction correction = merge::Correction::kNone;
+  // Values of a fresh process, one vector per fragment; empty: made up from the seed.
+  std::vector<std::vector<float>> initial;
   ClockShape syncer_clock;
   std::vector<IslandShape> islands;
   std::vector<Fault> faults;

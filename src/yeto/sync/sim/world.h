@@ -35,6 +35,10 @@ class Observer {
   virtual void on_tape(const TapeRecord&, Nanos /*now*/) {}
   virtual void on_fault(const Fault&, Nanos /*now*/) {}
   virtual void on_ready(Nanos /*since_start*/) {}
+  // True: on_step makes the optimizer steps instead of the made-up ones, and every step is an event
+  // of its own, so that islands with equal step times take the same step one after the other.
+  virtual bool trains() const { return false; }
+  virtual void on_step(std::uint32_t /*island*/, std::uint64_t /*step*/, IslandValues&) {}
 };
 
 struct Trace {
@@ -79,6 +83,9 @@ class World {
   std::uint32_t island_count() const { return static_cast<std::uint32_t>(islands_.size()); }
   const IslandShape& island_shape(ConnId conn) const {
     return plan_.islands[network_->island_of(conn)];
+  }
+  Observer* trainer() const {
+    return observer_ != nullptr && observer_->trains() ? observer_ : nullptr;
   }
   Rng& rng() { return rng_; }
   std::shared_ptr<const Bytes> layout_bytes() const { return layout_bytes_; }
