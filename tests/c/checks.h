@@ -48,4 +48,3 @@ int interrupted_wait(island* it);
 #ifdef __cplusplus
 }
 #endif
-

@@ -229,6 +229,7 @@ class Core {
   std::string reason_to_end() const;
   void begin_sweep(const std::string& reason);
   void begin_final();
+  bool final_saved();
   void send_finals();
   void final_ack(Member& member, const wire::FinalAck& ack);
   void end_if_acknowledged();
@@ -312,7 +313,7 @@ class Core {
   std::uint64_t sweep_until_ = 0;  // last round of the sweep
   bool finals_ready_ = false;
   JobId finals_job_ = 0;
-  bool final_checkpoint_done_ = false;
+  bool final_save_tried_ = false;
   std::vector<Image> finals_;
   std::vector<wire::Digest32> final_digests_;
   std::map<Seat, FinalReader> final_readers_;

@@ -89,9 +89,24 @@ void Core::begin_final() {
     job.images.push_back(next_buffer_++);
   }
   if (checkpoint_job_ == 0) {
+    final_save_tried_ = true;
     checkpoint();
   }
   emit(std::move(job));
+}
+
+// A member that has acknowledged does not come back, so what it acknowledges has to be durable. A
+// disk that refuses does not keep the values from the members: that is reported.
+bool Core::final_saved() {
+  if (checkpoint_job_ != 0) {
+    return false;
+  }
+  if (durable_step_ == global_step_ || (final_save_tried_ && last_save_failed_)) {
+    return true;
+  }
+  final_save_tried_ = true;
+  checkpoint();
+  return false;
 }
 
 void Core::handle(const FinalsMade& event) {
@@ -105,7 +120,7 @@ void Core::handle(const FinalsMade& event) {
 
 // Each present member gets FINAL and then every fragment, one transfer at a time.
 void Core::send_finals() {
-  if (!finals_ready_ || ended_) {
+  if (!finals_ready_ || ended_ || !final_saved()) {
     return;
   }
   for (auto& [seat, member] : roster_.members()) {

@@ -716,6 +716,37 @@ TEST(CoreTest, WrongProofOrRunOfAControllerIsRefused) {
   EXPECT_EQ(world.learners[901].refused->code, wire::RefuseCode::kRun);
 }
 
+// A member that has acknowledged does not come back: a syncer that died now would wait for nobody.
+TEST(CoreTest, FinalValuesGoOutWhenTheyAreDurable) {
+  auto options = options_for(2);
+  options.durability = Durability::kInterval;
+  World world(options);
+  auto learners = world.start(2);
+  run_rounds(world, learners, 2);
+  world.hold_checkpoints = true;
+  world.give(FinishRequested{wire::FinishMode::kFinish, "enough"});
+  sweep(world, learners);
+  ASSERT_EQ(world.core.status(world.now).phase, RunPhase::kFinal);
+  EXPECT_TRUE(learners[0]->finals.empty()) << "the last values are not on disk";
+  world.hold_checkpoints = false;
+  world.release_held();
+  EXPECT_EQ(world.core.status(world.now).durable_step, world.core.status(world.now).global_step);
+  EXPECT_EQ(learners[0]->finals.size(), 4u);
+}
+
+TEST(CoreTest, FinalValuesGoOutThoughTheDiskRefuses) {
+  auto options = options_for(2);
+  options.durability = Durability::kInterval;
+  World world(options);
+  auto learners = world.start(2);
+  run_rounds(world, learners, 2);
+  world.fail_checkpoints = true;
+  world.give(FinishRequested{wire::FinishMode::kFinish, "enough"});
+  sweep(world, learners);
+  EXPECT_EQ(learners[0]->finals.size(), 4u);
+  EXPECT_NE(world.core.status(world.now).error.find("disk full"), std::string::npos);
+}
+
 TEST(CoreTest, MemberThatReturnsInTheFinalPhaseGetsTheValuesAgain) {
   auto options = options_for(2);
   World world(options);
