@@ -99,6 +99,8 @@ class Demo:
             stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
+            # A shell's background job ignores the signal, and so would what it starts.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
 
     def run(self) -> tuple[int, str]:

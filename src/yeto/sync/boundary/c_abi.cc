@@ -233,14 +233,22 @@ Result<sync::BoundaryOptions> options_of(const yeto_options& from, yeto_boundary
   return to;
 }
 
+// A C caller may hand over any number; as an enumeration it must not be read before it is judged.
+template <class Enum>
+int number_of(const Enum& value) {
+  int number = 0;
+  static_assert(sizeof number == sizeof value);
+  std::memcpy(&number, &value, sizeof number);
+  return number;
+}
+
 Result<sync::TensorView> view_of(const yeto_tensor& tensor) {
   sync::TensorView view;
   view.name = text_of(tensor.name);
-  if (tensor.dtype != YETO_F32) {
-    return fail(
-        ErrorCode::kModel,
-        strf("tensor {}: dtype {}, YETO_F32 is needed", view.name, static_cast<int>(tensor.dtype)),
-        {}, "give f32 mirrors and the callbacks before_read and after_write");
+  if (number_of(tensor.dtype) != YETO_F32) {
+    return fail(ErrorCode::kModel,
+                strf("tensor {}: dtype {}, YETO_F32 is needed", view.name, number_of(tensor.dtype)),
+                {}, "give f32 mirrors and the callbacks before_read and after_write");
   }
   if (tensor.ndim > 0 && tensor.shape == nullptr) {
     return fail(ErrorCode::kModel, strf("tensor {}: its shape is NULL", view.name));
@@ -400,10 +408,10 @@ yeto_status yeto_step(yeto_boundary* boundary, uint64_t tokens, yeto_report* out
 
 yeto_status yeto_set_phase(yeto_boundary* boundary, yeto_phase phase) {
   return guarded_call(boundary, [&](sync::Boundary& native) -> Status {
-    if (static_cast<unsigned>(phase) > YETO_PHASE_PAUSED) {
-      return fail(ErrorCode::kRange, strf("phase {}", static_cast<int>(phase)));
+    if (number_of(phase) < 0 || number_of(phase) > YETO_PHASE_PAUSED) {
+      return fail(ErrorCode::kRange, strf("phase {}", number_of(phase)));
     }
-    native.set_phase(static_cast<yeto::wire::Phase>(phase));
+    native.set_phase(static_cast<yeto::wire::Phase>(number_of(phase)));
     return Unit{};
   });
 }
@@ -412,12 +420,13 @@ yeto_status yeto_finalize(yeto_boundary* boundary, yeto_finalize_reason reason, 
                           yeto_final* out) {
   return guarded_call(boundary, [&](sync::Boundary& native) -> Status {
     YETO_TRY(check_size(out, kFinalV1));
-    if (reason != YETO_FINALIZE_DRAIN && reason != YETO_FINALIZE_LIMIT) {
-      return fail(ErrorCode::kRange, strf("finalize reason {}", static_cast<int>(reason)));
+    const int number = number_of(reason);
+    if (number != YETO_FINALIZE_DRAIN && number != YETO_FINALIZE_LIMIT) {
+      return fail(ErrorCode::kRange, strf("finalize reason {}", number));
     }
     YETO_ASSIGN(const Nanos timeout, nanos_of(timeout_s, "timeout_s"));
     YETO_ASSIGN(const sync::FinalReport report,
-                native.finalize(reason == YETO_FINALIZE_DRAIN ? sync::FinalizeReason::kDrain
+                native.finalize(number == YETO_FINALIZE_DRAIN ? sync::FinalizeReason::kDrain
                                                               : sync::FinalizeReason::kLimit,
                                 timeout));
     yeto_final final{};
@@ -442,10 +451,11 @@ yeto_status yeto_leave(yeto_boundary* boundary, yeto_leave_reason reason) {
     if (boundary == nullptr) {
       return fail(ErrorCode::kUsage, "the boundary is NULL");
     }
-    if (static_cast<unsigned>(reason) > YETO_LEAVE_ERROR) {
-      return fail(ErrorCode::kRange, strf("leave reason {}", static_cast<int>(reason)));
+    const int number = number_of(reason);
+    if (number < 0 || number > YETO_LEAVE_ERROR) {
+      return fail(ErrorCode::kRange, strf("leave reason {}", number));
     }
-    boundary->boundary->leave(static_cast<yeto::wire::LeaveReason>(reason));
+    boundary->boundary->leave(static_cast<yeto::wire::LeaveReason>(number));
     return Unit{};
   });
 }

@@ -92,7 +92,8 @@ TEST(SimCopies, EachControlMessageMayBeLostOnce) {
 
 TEST(SimCopies, ALinkMayBeCutAtEachMoment) {
   std::uint64_t noticed = 0;
-  for (std::uint64_t moment = 0; moment < 240; moment += kShare) {
+  // Moments that the broken variant is tried at are in every build's share.
+  for (std::uint64_t moment = 0; moment < 240; moment += kShare == 1 ? 1 : 12) {
     Plan plan = copy_plan();
     plan.faults = {fault(FaultKind::kCutConnection, static_cast<std::uint32_t>(moment % 3),
                          0.1 * static_cast<double>(moment), 0)};
