@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 
 #include "yeto/base/files.h"
 #include "yeto/base/format.h"
+#include "yeto/base/process.h"
 
 extern char** environ;
 
@@ -64,19 +64,14 @@ void drain(Pipe& out, Pipe& err, Captured& into) {
 Result<Captured> run_captured(std::vector<std::string> argv) {
   YETO_ASSIGN(Pipe out, make_pipe());
   YETO_ASSIGN(Pipe err, make_pipe());
-  posix_spawn_file_actions_t files;
-  ::posix_spawn_file_actions_init(&files);
-  ::posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-  ::posix_spawn_file_actions_adddup2(&files, out.write_end.get(), 1);
-  ::posix_spawn_file_actions_adddup2(&files, err.write_end.get(), 2);
-  std::vector<char*> pointers;
-  for (std::string& arg : argv) {
-    pointers.push_back(arg.data());
-  }
-  pointers.push_back(nullptr);
+  SpawnSetup setup;
+  ::posix_spawn_file_actions_addopen(&setup.files, 0, "/dev/null", O_RDONLY, 0);
+  ::posix_spawn_file_actions_adddup2(&setup.files, out.write_end.get(), 1);
+  ::posix_spawn_file_actions_adddup2(&setup.files, err.write_end.get(), 2);
+  std::vector<char*> pointers = exec_pointers(argv);
   pid_t pid = 0;
-  const int problem = ::posix_spawnp(&pid, pointers[0], &files, nullptr, pointers.data(), environ);
-  ::posix_spawn_file_actions_destroy(&files);
+  const int problem =
+      ::posix_spawnp(&pid, pointers[0], &setup.files, &setup.attributes, pointers.data(), environ);
   if (problem != 0) {
     return fail(ErrorCode::kSetup, strf("cannot start {}: {}", argv[0], std::strerror(problem)));
   }

@@ -13,6 +13,7 @@
 #include "verbs.h"
 #include "yeto/base/clock.h"
 #include "yeto/base/format.h"
+#include "yeto/base/process.h"
 #include "yeto/fleet/providers/local.h"
 #include "yeto/fleet/providers/process.h"
 #include "yeto/fleet/run/ulid.h"
@@ -82,7 +83,7 @@ void lower_sync_interval(Launch& launch) {
 Status fill_record(Launch& launch) {
   fleet::RunRecord& record = launch.record;
   YETO_ASSIGN(const std::string python, find_python());
-  const std::string self = fleet::own_program();
+  const std::string self = own_program();
   record.name = record.flags.text("cluster-prefix");
   record.version = YETO_VERSION;
   record.programs = {{self, "syncer"},
@@ -144,7 +145,7 @@ Result<fleet::RunPaths> write_run(Launch& launch) {
 // Starts the controller and waits until it has the run.
 Status hand_over(const Launch& launch, const fleet::RunPaths& paths) {
   YETO_ASSIGN(const fleet::Handle controller,
-              fleet::spawn_detached({fleet::own_program(), "_controller", paths.root.string()},
+              fleet::spawn_detached({own_program(), "_controller", paths.root.string()},
                                     paths.controller_log()));
   const Nanos end = monotonic_now() + from_seconds(kControllerTimeoutS);
   while (monotonic_now() < end) {

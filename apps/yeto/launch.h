@@ -13,10 +13,6 @@
 
 namespace yeto::apps {
 
-// $YETO_PYTHON, else python3 or python beside this program, else python3 on PATH. kSetup if there
-// is none.
-Result<std::string> find_python();
-
 // Makes paths absolute and finds everything about files, output and name that would refuse the
 // launch. Only looks; creates nothing.
 std::vector<fleet::FlagError> check_places(fleet::FlagValues& values,

@@ -115,25 +115,6 @@ void check_output_place(FlagValues& values, std::vector<FlagError>& errors) {
   }
 }
 
-bool is_program(const fs::path& path) {
-  std::error_code problem;
-  return fs::is_regular_file(path, problem) && ::access(path.c_str(), X_OK) == 0;
-}
-
-std::optional<std::string> on_path(const std::string& name) {
-  const char* variable = std::getenv("PATH");
-  const std::string folders = variable == nullptr ? "" : variable;
-  for (std::size_t from = 0; from <= folders.size();) {
-    const std::size_t to = std::min(folders.find(':', from), folders.size());
-    const fs::path candidate = fs::path(folders.substr(from, to - from)) / name;
-    if (is_program(candidate)) {
-      return candidate.string();
-    }
-    from = to + 1;
-  }
-  return std::nullopt;
-}
-
 // Processes of a run whose controller wrote a terminal state are gone; the journal is asked all the
 // same, because a name given out twice could lead two runs into one folder.
 bool anything_alive(const fleet::RunPaths& paths) {
@@ -147,35 +128,6 @@ bool anything_alive(const fleet::RunPaths& paths) {
 }
 
 }  // namespace
-
-Result<std::string> find_python() {
-  const char* variable = std::getenv("YETO_PYTHON");
-  if (variable != nullptr && *variable != '\0') {
-    const std::string named = variable;
-    std::error_code problem;
-    if (named.find('/') != std::string::npos) {
-      if (is_program(named)) {
-        // Not canonical: a virtual environment is found by the name of its link.
-        return fs::absolute(named, problem).string();
-      }
-    } else if (const std::optional<std::string> found = on_path(named)) {
-      return *found;
-    }
-    return fail(ErrorCode::kSetup, strf("YETO_PYTHON names no program: {}", named), "",
-                "set it to a Python that has yeto, or unset it");
-  }
-  const fs::path here = fs::path(fleet::own_program()).parent_path();
-  for (const char* name : {"python3", "python"}) {
-    if (is_program(here / name)) {
-      return (here / name).string();
-    }
-  }
-  if (const std::optional<std::string> found = on_path("python3")) {
-    return *found;
-  }
-  return fail(ErrorCode::kSetup, "no Python was found", "beside this program and on PATH",
-              "set YETO_PYTHON to a Python that has yeto");
-}
 
 std::optional<FlagError> busy_name(const fleet::Registry& registry, const std::string& name) {
   const std::optional<fleet::Claim> claim = registry.read_claim(name);

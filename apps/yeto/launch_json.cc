@@ -6,6 +6,7 @@
 
 #include "launch.h"
 #include "yeto/base/format.h"
+#include "yeto/base/process.h"
 #include "yeto/fleet/providers/process.h"
 #include "yeto/fleet/run/commands.h"
 
@@ -54,19 +55,18 @@ std::string plan_json(const fleet::RunRecord& record, const fleet::RunPaths& pat
     islands[i]["env"] = fleet::island_env(record, seat);
     secrets.push_back(strf("security/seat-{}.key", seat));
   }
-  return dump(
-      {{"schema", "yeto.plan/1"},
-       {"name", record.name},
-       {"folder", paths.root.string()},
-       {"output", stored["output"]},
-       {"islands", islands},
-       {"syncer", {{"argv", fleet::syncer_argv(record, paths, false)}}},
-       {"controller", {{"argv", {fleet::own_program(), "_controller", paths.root.string()}}}},
-       {"secrets", secrets},
-       {"limits", limits_json(record.flags)},
-       {"flags", stored["flags"]},
-       {"check", check_of(record)},
-       {"warnings", warnings}});
+  return dump({{"schema", "yeto.plan/1"},
+               {"name", record.name},
+               {"folder", paths.root.string()},
+               {"output", stored["output"]},
+               {"islands", islands},
+               {"syncer", {{"argv", fleet::syncer_argv(record, paths, false)}}},
+               {"controller", {{"argv", {own_program(), "_controller", paths.root.string()}}}},
+               {"secrets", secrets},
+               {"limits", limits_json(record.flags)},
+               {"flags", stored["flags"]},
+               {"check", check_of(record)},
+               {"warnings", warnings}});
 }
 
 std::string launched_json(const fleet::RunRecord& record, const fleet::RunPaths& paths,

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "cli.h"
-#include "launch.h"
 #include "verbs.h"
 #include "yeto/base/format.h"
+#include "yeto/base/process.h"
 
 namespace yeto::apps {
 
@@ -22,11 +22,7 @@ int run_learner(int argc, char** argv) {
   }
   std::vector<std::string> words = {*python, "-m", "yeto.learner"};
   words.insert(words.end(), argv + 1, argv + argc);
-  std::vector<char*> pointers;
-  for (std::string& word : words) {
-    pointers.push_back(word.data());
-  }
-  pointers.push_back(nullptr);
+  std::vector<char*> pointers = exec_pointers(words);
   ::execvp(pointers[0], pointers.data());
   return report(Error{ErrorCode::kSetup, strf("cannot start {}: {}", *python, std::strerror(errno)),
                       "", "set YETO_PYTHON to a Python that has yeto"},

@@ -156,7 +156,7 @@ class Run:
             while self._queue and self._queue[0][0] <= now:
                 heapq.heappop(self._queue)[2]()
             self._watch()
-            time.sleep(0.005)
+            time.sleep(0.005)  # between two looks at the clock and the processes
         return begin, begin + seconds
 
     def _at(self, when: float, what: Callable[[], None]) -> None:

@@ -37,7 +37,7 @@ def until(condition: Callable[[], T | None], what: str, seconds: float) -> T:
             return value
         if time.monotonic() > limit:
             raise StormError(f"{what} did not happen within {seconds:g} s")
-        time.sleep(0.01)
+        time.sleep(0.01)  # other processes write what the condition reads; nothing tells of it
 
 
 def seat_key(token: bytes, seat: int) -> bytes:

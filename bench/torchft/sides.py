@@ -142,7 +142,7 @@ class Yeto:
         while not (self._folder / "endpoint.json").exists():
             if self._syncer.child.poll() is not None or time.monotonic() > limit:
                 raise SideError(f"the syncer does not serve: {self._syncer.log_end()}")
-            time.sleep(0.02)
+            time.sleep(0.02)  # the file is another process's; nothing tells of it
 
     def replica(self, number: int) -> Process:
         more = {

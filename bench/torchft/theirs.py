@@ -119,7 +119,8 @@ def train() -> None:
     merges = own.manager.current_step() - merges
     tell("moved", sent=sent, received=received, merges=merges)
     tell("final", loss=own.better_loss(), dropped=own.aborted)
-    # The other replica may still need this one's manager for its last merge.
+    # The other replica may still need this one's manager for its last merge, and the package has no
+    # call that says when it does not. Nothing is measured any more.
     time.sleep(1.0)
     own.manager.shutdown(wait=False)
 

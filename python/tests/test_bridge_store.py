@@ -12,21 +12,19 @@ import json
 import os
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from s3_server import S3, clean_environment, s3
 
 from yeto.bridge import rpc
 from yeto.errors import YetoError
 
+__all__ = ["s3"]  # a fixture
+
 SOURCES = Path(__file__).resolve().parent.parent
-ALLOW_ALL = {
-    "Version": "2012-10-17",
-    "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}],
-}
 
 
 class Bridge:
@@ -63,62 +61,6 @@ class Bridge:
         self.child.stdin.close()
         assert self.child.wait(timeout=30) == 0
         self.child.stdout.close()
-
-
-def clean_environment() -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "GOOGLE_", "AZURE_"))}
-    return kept | {"AWS_EC2_METADATA_DISABLED": "true", "AWS_REGION": "us-east-1"}
-
-
-class S3:
-    """A moto server of this test run, and a user that it knows."""
-
-    def __init__(self) -> None:
-        import boto3
-        from moto.server import ThreadedMotoServer
-
-        self.server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        self.server.start()
-        host, port = self.server.get_host_and_port()
-        self.url = f"http://{host}:{port}"
-        known = {
-            "endpoint_url": self.url,
-            "region_name": "us-east-1",
-            "aws_access_key_id": "setup",
-            "aws_secret_access_key": "setup",
-        }
-        self._check_signatures(False)
-        iam = boto3.client("iam", **known)
-        iam.create_user(UserName="syncer")
-        policy = json.dumps(ALLOW_ALL)
-        iam.put_user_policy(UserName="syncer", PolicyName="all", PolicyDocument=policy)
-        key = iam.create_access_key(UserName="syncer")["AccessKey"]
-        boto3.client("s3", **known).create_bucket(Bucket="runs")
-        self.key_id, self.secret = key["AccessKeyId"], key["SecretAccessKey"]
-        self._check_signatures(True)
-
-    def _check_signatures(self, on: bool) -> None:
-        request = urllib.request.Request(
-            f"{self.url}/moto-api/reset-auth",
-            data=b"0" if on else b"1000000",
-            headers={"Content-Type": "text/plain"},
-        )
-        urllib.request.urlopen(request).read()
-
-    def environment(self, **changes: str) -> dict[str, str]:
-        return clean_environment() | {
-            "AWS_ENDPOINT_URL": self.url,
-            "AWS_ACCESS_KEY_ID": self.key_id,
-            "AWS_SECRET_ACCESS_KEY": self.secret,
-            **changes,
-        }
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3]:
-    started = S3()
-    yield started
-    started.server.stop()
 
 
 @pytest.fixture(params=["s3", "file", "memory"])

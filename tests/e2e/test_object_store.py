@@ -11,20 +11,15 @@ import json
 import os
 import subprocess
 import sys
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
+from s3_server import S3, s3
+
+__all__ = ["s3"]  # a fixture
 
 WAIT_S = 60.0
 TOKEN = bytes(range(32))
-ALLOW_ALL = {
-    "Version": "2012-10-17",
-    "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}],
-}
 
 # Takes steps until the run drains, prints its last values.
 LEARNER = """
@@ -47,57 +42,6 @@ print(values.tobytes().hex())
 """
 
 
-class S3:
-    """The server and one user that it knows."""
-
-    def __init__(self) -> None:
-        self.server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        self.server.start()
-        host, port = self.server.get_host_and_port()
-        self.url = f"http://{host}:{port}"
-        self._check_signatures(False)
-        self._admin = {"aws_access_key_id": "setup", "aws_secret_access_key": "setup"}
-        iam = self._client("iam")
-        iam.create_user(UserName="syncer")
-        policy = json.dumps(ALLOW_ALL)
-        iam.put_user_policy(UserName="syncer", PolicyName="all", PolicyDocument=policy)
-        key = iam.create_access_key(UserName="syncer")["AccessKey"]
-        self._client("s3").create_bucket(Bucket="runs")
-        self._check_signatures(True)
-        self.credentials = {
-            "AWS_ACCESS_KEY_ID": key["AccessKeyId"],
-            "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"],
-        }
-
-    def _client(self, service: str, **keys: str):
-        keys = keys or self._admin
-        return boto3.client(service, endpoint_url=self.url, region_name="us-east-1", **keys)
-
-    def _check_signatures(self, on: bool) -> None:
-        request = urllib.request.Request(
-            f"{self.url}/moto-api/reset-auth",
-            data=b"0" if on else b"1000000",
-            headers={"Content-Type": "text/plain"},
-        )
-        urllib.request.urlopen(request).read()
-
-    def keys(self, prefix: str) -> list[str]:
-        client = self._client(
-            "s3",
-            aws_access_key_id=self.credentials["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=self.credentials["AWS_SECRET_ACCESS_KEY"],
-        )
-        found = client.list_objects_v2(Bucket="runs", Prefix=prefix + "/")
-        return [one["Key"].removeprefix(prefix + "/") for one in found.get("Contents", [])]
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3]:
-    started = S3()
-    yield started
-    started.server.stop()
-
-
 class Machine:
     """A folder in which a syncer and its learner run."""
 
@@ -111,12 +55,7 @@ class Machine:
         extracted = hmac.new(bytes(32), TOKEN, hashlib.sha256).digest()
         key = hmac.new(extracted, b"yeto-seat-0\x01", hashlib.sha256).hexdigest()
         self.secret("seat.key", key)
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
-        self.environment = kept | s3.credentials | credentials
-        self.environment |= {
-            "AWS_ENDPOINT_URL": s3.url,
-            "AWS_REGION": "us-east-1",
-            "AWS_EC2_METADATA_DISABLED": "true",
+        self.environment = s3.environment(**credentials) | {
             "YETO_PYTHON": os.environ.get("YETO_PYTHON", sys.executable),
             "TMPDIR": str(folder),
         }
@@ -206,7 +145,7 @@ def test_places_and_credentials_that_do_not_work_are_named(s3: S3, tmp_path: Pat
         assert code == 77, error
         assert "credentials" in error
         assert "s3://runs/b" in error
-        assert s3.credentials["AWS_ACCESS_KEY_ID"] not in error
+        assert s3.key_id not in error
     right = Machine(tmp_path / "right", s3)
     code, error = right.refused("--checkpoint=s3://no-such-bucket/b")
     assert code == 65, error

@@ -19,6 +19,7 @@
 
 #include "yeto/base/format.h"
 #include "yeto/base/log.h"
+#include "yeto/base/process.h"
 #include "yeto/bridge/rpc.h"
 
 extern char** environ;
@@ -31,44 +32,12 @@ constexpr Nanos kStartWindow = 60 * kSecond;
 constexpr std::size_t kLastLines = 5;
 constexpr std::size_t kMaxLogLine = 4096;
 
-std::string python_program() {
-  const char* named = std::getenv("YETO_PYTHON");
-  if (named != nullptr && *named != '\0') {
-    return named;
-  }
-  std::error_code error;
-  const auto own = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (!error) {
-    const auto beside = own.parent_path() / "python3";
-    if (::access(beside.c_str(), X_OK) == 0) {
-      return beside.string();
-    }
-  }
-  return "python3";
-}
-
 std::string exit_in_words(int status) {
   if (WIFSIGNALED(status)) {
     return strf("killed by signal {}", WTERMSIG(status));
   }
   return strf("exit {}", WEXITSTATUS(status));
 }
-
-// Owns what posix_spawn needs.
-struct SpawnSetup {
-  SpawnSetup() {
-    ::posix_spawn_file_actions_init(&files);
-    ::posix_spawnattr_init(&attributes);
-  }
-  ~SpawnSetup() {
-    ::posix_spawn_file_actions_destroy(&files);
-    ::posix_spawnattr_destroy(&attributes);
-  }
-  SpawnSetup(const SpawnSetup&) = delete;
-  SpawnSetup& operator=(const SpawnSetup&) = delete;
-  posix_spawn_file_actions_t files;
-  posix_spawnattr_t attributes;
-};
 
 }  // namespace
 
@@ -111,7 +80,8 @@ Status Bridge::start() {
   starts_.push_back(now);
   std::vector<std::string> command = options_.command;
   if (command.empty()) {
-    command = {python_program(), "-m", "yeto.bridge", options_.name};
+    YETO_ASSIGN(const std::string python, find_python());
+    command = {python, "-m", "yeto.bridge", options_.name};
   }
   return spawn(std::move(command));
 }
@@ -129,18 +99,14 @@ Status Bridge::spawn(std::vector<std::string> command) {
   }
   FileHandle log_read(log_ends[0]);
   const FileHandle log_write(log_ends[1]);
-  std::vector<char*> arguments;
-  for (std::string& argument : command) {
-    arguments.push_back(argument.data());
-  }
-  arguments.push_back(nullptr);
+  std::vector<char*> arguments = exec_pointers(command);
   SpawnSetup setup;
   ::posix_spawn_file_actions_adddup2(&setup.files, far.get(), STDIN_FILENO);
   ::posix_spawn_file_actions_adddup2(&setup.files, far.get(), STDOUT_FILENO);
   ::posix_spawn_file_actions_adddup2(&setup.files, log_write.get(), STDERR_FILENO);
   // A group of its own: Ctrl-C at a terminal must not end it before its parent has used it for the
   // last time.
-  ::posix_spawnattr_setflags(&setup.attributes, POSIX_SPAWN_SETPGROUP);
+  setup.stand_apart(POSIX_SPAWN_SETPGROUP);
   pid_t pid = 0;
   const int error = ::posix_spawnp(&pid, command.front().c_str(), &setup.files, &setup.attributes,
                                    arguments.data(), environ);

@@ -225,7 +225,7 @@ class Learner:
             except (OSError, Closed):
                 if time.monotonic() > limit:
                     raise
-            time.sleep(PAUSE_S)
+            time.sleep(PAUSE_S)  # between two attempts, as any client waits
 
     def _on_heartbeat(self, beat: Fields) -> None:
         self._durable(beat["global_step"], beat["durable_step"])

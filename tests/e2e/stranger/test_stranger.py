@@ -48,7 +48,7 @@ boundary.wait_ready(30.0)
 boundary.set_phase("train")
 draining = False
 while not draining:
-    time.sleep(0.004)  # the step
+    time.sleep(0.004)  # stands for the time a step takes; nothing waits for it
     values -= numpy.float32(0.05) * (values - goal)
     draining = boundary.step(32)["draining"]
 boundary.finalize("drain", 30.0)
@@ -76,7 +76,7 @@ class Run:
                 return value
             failed = [p for p in self.processes if (p.poll() or 0) > 0]
             assert not failed, f"{failed[0].args!r} has failed\n{self.errors()}"
-            time.sleep(0.01)
+            time.sleep(0.01)  # other processes write what the condition reads
         raise AssertionError(f"{what}: not within {WAIT_S} s\n{self.errors()}")
 
     def errors(self) -> str:

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "yeto/base/format.h"
+#include "yeto/base/process.h"
 #include "yeto/fleet/providers/process.h"
 
 // The environment of this process; POSIX declares it nowhere.
@@ -19,30 +20,6 @@ extern char** environ;
 
 namespace yeto::fleet {
 namespace {
-
-struct SpawnAttributes {
-  SpawnAttributes() {
-    ::posix_spawnattr_init(&attributes);
-    ::posix_spawn_file_actions_init(&files);
-  }
-  ~SpawnAttributes() {
-    ::posix_spawnattr_destroy(&attributes);
-    ::posix_spawn_file_actions_destroy(&files);
-  }
-  SpawnAttributes(const SpawnAttributes&) = delete;
-  SpawnAttributes& operator=(const SpawnAttributes&) = delete;
-  posix_spawnattr_t attributes;
-  posix_spawn_file_actions_t files;
-};
-
-std::vector<char*> pointers(std::vector<std::string>& texts) {
-  std::vector<char*> out;
-  for (std::string& text : texts) {
-    out.push_back(text.data());
-  }
-  out.push_back(nullptr);
-  return out;
-}
 
 // Own entries win over inherited ones of the same name.
 std::vector<std::string> merged_environment(const std::vector<std::string>& own) {
@@ -67,28 +44,15 @@ struct SpawnPlan {
 };
 
 Result<Handle> spawn(SpawnPlan plan) {
-  SpawnAttributes spawn;
-  sigset_t none;
-  ::sigemptyset(&none);
-  sigset_t handled;
-  ::sigemptyset(&handled);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGCHLD, SIGQUIT}) {
-    ::sigaddset(&handled, signal);
-  }
-  // A child begins with no blocked and no ignored signal, whatever this process does with them.
-  ::posix_spawnattr_setsigmask(&spawn.attributes, &none);
-  ::posix_spawnattr_setsigdefault(&spawn.attributes, &handled);
-  ::posix_spawnattr_setpgroup(&spawn.attributes, 0);
-  ::posix_spawnattr_setflags(
-      &spawn.attributes,
-      static_cast<short>(POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | plan.group_flag));
+  SpawnSetup spawn;
+  spawn.stand_apart(plan.group_flag);
   const std::string log = plan.log_file.string();
   ::posix_spawn_file_actions_addopen(&spawn.files, 0, "/dev/null", O_RDONLY, 0);
   ::posix_spawn_file_actions_addopen(&spawn.files, 1, log.c_str(), O_WRONLY | O_CREAT | O_APPEND,
                                      0644);
   ::posix_spawn_file_actions_adddup2(&spawn.files, 1, 2);
-  std::vector<char*> argv = pointers(plan.argv);
-  std::vector<char*> env = pointers(plan.env);
+  std::vector<char*> argv = exec_pointers(plan.argv);
+  std::vector<char*> env = exec_pointers(plan.env);
   pid_t pid = 0;
   const int problem =
       ::posix_spawnp(&pid, argv[0], &spawn.files, &spawn.attributes, argv.data(), env.data());

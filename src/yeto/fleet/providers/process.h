@@ -20,8 +20,6 @@ std::optional<std::uint64_t> child_start_time(std::int64_t pid);
 std::vector<std::int64_t> group_members(std::int64_t group);
 // Live processes of this user whose environment holds the entry "NAME=value".
 std::vector<std::int64_t> processes_with_environment(const std::string& entry);
-// Path of this program's file.
-std::string own_program();
 
 inline bool is_alive(const Handle& handle) {
   return handle.pid > 0 && process_start_time(handle.pid) == handle.start_time;

@@ -106,12 +106,6 @@ std::vector<std::int64_t> processes_with_environment(const std::string& entry) {
   return out;
 }
 
-std::string own_program() {
-  char path[PATH_MAX];
-  const ssize_t count = ::readlink("/proc/self/exe", path, sizeof path);
-  return count > 0 ? std::string(path, static_cast<std::size_t>(count)) : std::string();
-}
-
 Handle own_handle() {
   const std::int64_t pid = ::getpid();
   return Handle{pid, process_start_time(pid).value_or(0)};

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <mach-o/dyld.h>
 #include <sys/sysctl.h>
 #include <unistd.h>
 
@@ -83,16 +82,6 @@ std::vector<std::int64_t> processes_with_environment(const std::string& entry) {
     }
   }
   return out;
-}
-
-std::string own_program() {
-  char path[PATH_MAX];
-  std::uint32_t bytes = sizeof path;
-  char real[PATH_MAX];
-  if (::_NSGetExecutablePath(path, &bytes) != 0 || ::realpath(path, real) == nullptr) {
-    return "";
-  }
-  return real;
 }
 
 Handle own_handle() {

@@ -35,8 +35,6 @@ CoreOptions resolved(CoreOptions options, const std::optional<Restored>& restore
     std::sort(options.fixed_roster.begin(), options.fixed_roster.end());
     options.learners = static_cast<std::uint32_t>(options.fixed_roster.size());
   }
-  options.sync_interval_steps =
-      effective_interval(options.sync_interval_steps, options.planned_steps);
   if (restored) {
     options.push_codec = restored->push_codec;
     options.broadcast_codec = restored->broadcast_codec;
@@ -47,8 +45,7 @@ CoreOptions resolved(CoreOptions options, const std::optional<Restored>& restore
 }  // namespace
 
 Core::Core(CoreOptions options, std::optional<Restored> restored, Nanos now)
-    : interval_asked_(options.sync_interval_steps),
-      options_(resolved(std::move(options), restored)),
+    : options_(resolved(std::move(options), restored)),
       round_options_(round_options_of(options_)),
       now_(now),
       roster_(RosterOptions{.run_id = options_.run_id,

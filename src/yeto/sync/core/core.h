@@ -235,7 +235,6 @@ class Core {
   void end_if_acknowledged();
   void end(int exit_code, std::string reason);
 
-  const std::uint32_t interval_asked_;  // H before it was lowered
   CoreOptions options_;
   RoundOptions round_options_;
   Nanos now_ = 0;

@@ -333,16 +333,14 @@ TEST(CoreTest, MergedValueThatIsNotFiniteIsNobodysFault) {
 TEST(EffectiveSettingsTest, AreToldOnceTheLayoutIsKnown) {
   CoreOptions options = options_for(4);
   options.sync_interval_steps = 24;
-  options.planned_steps = 40;
   World world(options);
   EXPECT_FALSE(world.core.status(world.now).effective);
   auto learners = world.start(4);
   const auto effective = world.core.status(world.now).effective;
   ASSERT_TRUE(effective);
   EXPECT_EQ(effective->quorum, 3u);
-  EXPECT_EQ(effective->sync_interval_steps, 10u) << "four merges of each fragment in 40 steps";
-  EXPECT_TRUE(effective->interval_lowered);
-  EXPECT_EQ(learners[0]->welcome.settings.sync_interval_steps, 10u);
+  EXPECT_EQ(effective->sync_interval_steps, 24u);
+  EXPECT_EQ(learners[0]->welcome.settings.sync_interval_steps, 24u);
   EXPECT_EQ(effective->pipeline, 2u);
   EXPECT_EQ(effective->push_codec, CodecId::kF32);
   EXPECT_EQ(effective->durability, Durability::kCommit);

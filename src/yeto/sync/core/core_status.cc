@@ -30,7 +30,6 @@ EffectiveSettings Core::effective_settings() const {
   EffectiveSettings out;
   out.quorum = quorum_of(round_options_, 0);
   out.sync_interval_steps = options_.sync_interval_steps;
-  out.interval_lowered = options_.sync_interval_steps != interval_asked_;
   out.pipeline = buffer_sizes_.rounds;
   out.stall_floor = RosterOptions{}.stall_floor;
   out.max_lag = options_.max_lag;

@@ -390,9 +390,6 @@ struct CoreOptions {
   Nanos lease = 5 * kSecond;
   Nanos heartbeat = 1 * kSecond;
   std::uint64_t total_steps = 0;  // 0: no such limit
-  // Local steps that each learner plans, 0: unknown. H is lowered so that a fragment is merged four
-  // times at least.
-  std::uint64_t planned_steps = 0;
   Nanos final_timeout = 300 * kSecond;
   double merge_alpha = 0.0;
   bool delta_blended = false;
@@ -453,7 +450,6 @@ struct SeatStatus {
 struct EffectiveSettings {
   std::uint32_t quorum = 0;               // of the expected learners
   std::uint32_t sync_interval_steps = 0;  // H
-  bool interval_lowered = false;          // the planned run is short
   std::uint32_t pipeline = 0;
   Nanos stall_floor = 0;
   std::uint32_t max_lag = 0;

@@ -51,14 +51,6 @@ Nanos launch_interval(const RoundOptions& options, std::optional<Nanos> pace,
   return std::max(options.min_round, paced);
 }
 
-std::uint32_t effective_interval(std::uint32_t sync_interval_steps, std::uint64_t planned_steps) {
-  constexpr std::uint64_t kMergesOfAFragment = 4;
-  if (planned_steps == 0 || planned_steps >= kMergesOfAFragment * sync_interval_steps) {
-    return sync_interval_steps;
-  }
-  return static_cast<std::uint32_t>(std::max<std::uint64_t>(1, planned_steps / kMergesOfAFragment));
-}
-
 double late_factor(std::uint64_t lag, double merge_alpha, bool blended) {
   const auto power = static_cast<double>(lag);
   const double decay = std::pow(0.5, power);

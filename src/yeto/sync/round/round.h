@@ -69,10 +69,6 @@ std::optional<Nanos> grace_of(const RoundOptions& options, std::optional<Nanos> 
 Nanos launch_interval(const RoundOptions& options, std::optional<Nanos> pace,
                       std::uint32_t fragments);
 
-// H, lowered so that a run of `planned_steps` local steps (0: unknown) merges each fragment at
-// least four times.
-std::uint32_t effective_interval(std::uint32_t sync_interval_steps, std::uint64_t planned_steps);
-
 // Share of its weight that a push keeps whose base lags by `lag` versions: min(0.5^lag, 1 − α^lag)
 // under raw delta references, 0.5^lag under blended ones.
 double late_factor(std::uint64_t lag, double merge_alpha, bool blended);

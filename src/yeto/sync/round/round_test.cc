@@ -217,13 +217,5 @@ TEST(RoundTest, LateWorkIsDiscountedByItsLag) {
   EXPECT_DOUBLE_EQ(late_factor(1, 1.0, false), 0.0) << "all of it comes again";
 }
 
-TEST(RoundTest, IntervalIsLoweredUntilEachFragmentIsMergedFourTimes) {
-  EXPECT_EQ(effective_interval(24, 0), 24u) << "unknown plans change nothing";
-  EXPECT_EQ(effective_interval(24, 96), 24u);
-  EXPECT_EQ(effective_interval(24, 95), 23u);
-  EXPECT_EQ(effective_interval(24, 40), 10u);
-  EXPECT_EQ(effective_interval(24, 3), 1u);
-}
-
 }  // namespace
 }  // namespace yeto::sync

@@ -14,7 +14,7 @@
 #include "yeto/base/thread.h"
 #include "yeto/net/certificates_testing.h"
 #include "yeto/sync/boundary/boundary.h"
-#include "yeto/sync/link/framed_stream.h"
+#include "yeto/sync/server/raw_peer_testing.h"
 #include "yeto/sync/server/server.h"
 #include "yeto/wire/codec.h"
 #include "yeto/wire/identity.h"
@@ -32,60 +32,6 @@ SessionKey test_token() {
   token.fill(0x42);
   return token;
 }
-
-// A connection whose frames the test writes itself.
-class Peer {
- public:
-  Peer(net::Loop& loop, const net::Address& address, std::shared_ptr<const net::Tls> tls = nullptr)
-      : loop_(loop) {
-    connecting_ = net::connect(
-        loop, address, kWait,
-        [this](auto connection) {
-          if (!connection) {
-            lost_ = true;
-            return;
-          }
-          stream_ = std::make_unique<FramedStream>(loop_, std::move(*connection),
-                                                   wire::Direction::kToLearner);
-          expect();
-        },
-        std::move(tls));
-  }
-  FramedStream& stream() { return *stream_; }
-  bool lost() const { return lost_; }
-  template <class M>
-  const M* got() const {
-    for (const wire::Message& message : messages_) {
-      if (const M* found = std::get_if<M>(&message)) {
-        return found;
-      }
-    }
-    return nullptr;
-  }
-  std::string refusal() const {
-    const auto* refused = got<wire::Refused>();
-    return refused != nullptr ? refused->text : "not refused";
-  }
-
- private:
-  void expect() {
-    stream_->expect_one_message(
-        wire::max_payload(wire::Type::kRefused, wire::Direction::kToLearner), kWait,
-        [this](Result<wire::Message> message) {
-          if (!message) {
-            lost_ = true;
-            return;
-          }
-          messages_.push_back(std::move(*message));
-          expect();
-        });
-  }
-  net::Loop& loop_;
-  std::unique_ptr<net::Connecting> connecting_;
-  std::unique_ptr<FramedStream> stream_;
-  std::vector<wire::Message> messages_;
-  bool lost_ = false;
-};
 
 // A learner on a thread of its own: takes steps until the run drains.
 class Island {
@@ -226,7 +172,7 @@ class SecurityTest : public ::testing::Test {
   }
   // What the server answers to this HELLO.
   std::string refusal_of(wire::Hello hello, const std::shared_ptr<const net::Tls>& tls) {
-    Peer peer(loop_, server_->address(), tls);
+    RawPeer peer(loop_, server_->address(), tls);
     EXPECT_TRUE(until([&] { return peer.got<wire::Challenge>() != nullptr || peer.lost(); }));
     if (peer.lost()) {
       return "no connection";
@@ -243,7 +189,7 @@ class SecurityTest : public ::testing::Test {
     hello.streams = 1;
     return hello;
   }
-  static void prove(wire::Hello& hello, const Peer& peer) {
+  static void prove(wire::Hello& hello, const RawPeer& peer) {
     hello.proof = wire::make_proof(session_key(test_token(), hello.role, hello.seat),
                                    peer.got<wire::Challenge>()->nonce, hello);
   }
@@ -293,7 +239,7 @@ TEST_F(SecurityTest, ACertificateSpeaksForItsOwnSeatRunAndRoleOnly) {
 TEST_F(SecurityTest, AStolenSessionTokenIsOfNoUse) {
   use_tls();
   start();
-  Peer owner(loop_, server_->address(), tls_of("yeto://run-a/seat/0"));
+  RawPeer owner(loop_, server_->address(), tls_of("yeto://run-a/seat/0"));
   ASSERT_TRUE(until([&] { return owner.got<wire::Challenge>() != nullptr; }));
   const wire::Hello first = hello_of(0);
   owner.stream().send(first);
@@ -301,7 +247,7 @@ TEST_F(SecurityTest, AStolenSessionTokenIsOfNoUse) {
   const wire::SessionToken token = owner.got<wire::Welcome>()->session;
 
   const auto thief = tls_of("yeto://run-a/seat/1");
-  Peer attaching(loop_, server_->address(), thief);
+  RawPeer attaching(loop_, server_->address(), thief);
   ASSERT_TRUE(until([&] { return attaching.got<wire::Challenge>() != nullptr; }));
   wire::Attach attach;
   attach.session = token;
@@ -310,7 +256,7 @@ TEST_F(SecurityTest, AStolenSessionTokenIsOfNoUse) {
   expect_part(attaching.refusal(), "belongs to another certificate");
 
   // As its own seat the thief gets a session of its own, not the stolen one.
-  Peer resuming(loop_, server_->address(), thief);
+  RawPeer resuming(loop_, server_->address(), thief);
   ASSERT_TRUE(until([&] { return resuming.got<wire::Challenge>() != nullptr; }));
   wire::Hello hello = hello_of(1);
   hello.incarnation = first.incarnation;
@@ -321,7 +267,7 @@ TEST_F(SecurityTest, AStolenSessionTokenIsOfNoUse) {
   EXPECT_NE(resuming.got<wire::Welcome>()->session, token);
   EXPECT_FALSE(owner.lost());
 
-  Peer own(loop_, server_->address(), tls_of("yeto://run-a/seat/0"));
+  RawPeer own(loop_, server_->address(), tls_of("yeto://run-a/seat/0"));
   ASSERT_TRUE(until([&] { return own.got<wire::Challenge>() != nullptr; }));
   own.stream().send(attach);
   EXPECT_TRUE(until([&] { return own.got<wire::Attached>() != nullptr; }));
@@ -456,13 +402,13 @@ TEST_F(SecurityTest, AllAddressesOfBothFamiliesAreServedAtOnce) {
 
 TEST_F(SecurityTest, AReplayedHelloIsRefused) {
   start();
-  Peer first(loop_, server_->address());
+  RawPeer first(loop_, server_->address());
   ASSERT_TRUE(until([&] { return first.got<wire::Challenge>() != nullptr; }));
   wire::Hello hello = hello_of(0);
   prove(hello, first);
   first.stream().send(hello);
   ASSERT_TRUE(until([&] { return first.got<wire::Welcome>() != nullptr; }));
-  Peer replay(loop_, server_->address());
+  RawPeer replay(loop_, server_->address());
   ASSERT_TRUE(until([&] { return replay.got<wire::Challenge>() != nullptr; }));
   EXPECT_NE(replay.got<wire::Challenge>()->nonce, first.got<wire::Challenge>()->nonce);
   replay.stream().send(hello);

@@ -312,10 +312,9 @@ void Server::Impl::log_record(const TapeRecord& record) {
 void Server::Impl::tell_effective(const EffectiveSettings& settings) {
   constexpr std::array<const char*, 3> kCodecs = {"f32", "bf16", "q4"};
   log(LogLevel::kInfo, "syncer",
-      "effective: quorum {}, a fragment every {} steps{}, pipeline {}, pushes {}, broadcasts {}, "
+      "effective: quorum {}, a fragment every {} steps, pipeline {}, pushes {}, broadcasts {}, "
       "durable {}, buffers {}",
-      settings.quorum, settings.sync_interval_steps,
-      settings.interval_lowered ? " (lowered: the planned run is short)" : "", settings.pipeline,
+      settings.quorum, settings.sync_interval_steps, settings.pipeline,
       kCodecs.at(static_cast<std::size_t>(settings.push_codec)),
       kCodecs.at(static_cast<std::size_t>(settings.broadcast_codec)),
       settings.durability == Durability::kCommit ? "before each broadcast" : "at intervals",

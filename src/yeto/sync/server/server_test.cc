@@ -16,6 +16,7 @@
 #include "yeto/base/format.h"
 #include "yeto/base/rng.h"
 #include "yeto/base/thread.h"
+#include "yeto/sync/server/raw_peer_testing.h"
 #include "yeto/sync/server/scripted_learner_testing.h"
 
 namespace yeto::sync {
@@ -41,50 +42,6 @@ SessionKey test_token() {
   token.fill(0x5a);
   return token;
 }
-
-// Frames read without any protocol knowledge, for peers that misbehave.
-class RawPeer {
- public:
-  RawPeer(net::Loop& loop, const net::Address& address) : loop_(loop) {
-    connecting_ = net::connect(loop, address, kWait, [this](auto connection) {
-      ASSERT_TRUE(connection) << connection.error().text();
-      stream_ = std::make_unique<FramedStream>(loop_, std::move(*connection),
-                                               wire::Direction::kToLearner);
-      expect();
-    });
-  }
-  FramedStream& stream() { return *stream_; }
-  bool connected() const { return stream_ != nullptr; }
-  template <class M>
-  const M* got() const {
-    for (const wire::Message& message : messages_) {
-      if (const M* found = std::get_if<M>(&message)) {
-        return found;
-      }
-    }
-    return nullptr;
-  }
-  bool lost() const { return lost_; }
-
- private:
-  void expect() {
-    const auto limit = wire::max_payload(wire::Type::kRefused, wire::Direction::kToLearner);
-    stream_->expect_one_message(limit, kWait, [this](Result<wire::Message> message) {
-      if (!message) {
-        lost_ = true;
-        return;
-      }
-      messages_.push_back(std::move(*message));
-      expect();
-    });
-  }
-
-  net::Loop& loop_;
-  std::unique_ptr<net::Connecting> connecting_;
-  std::unique_ptr<FramedStream> stream_;
-  std::vector<wire::Message> messages_;
-  bool lost_ = false;
-};
 
 // A connection whose first bytes are given, after the CHALLENGE has been read.
 class BytesPeer {

@@ -266,10 +266,7 @@ void Island::do_value_work(const client::Action& action) {
     later(
         worker_free_at_,
         [](Island& island, std::uint64_t ticket) {
-          const auto found = island.encoded_.find(ticket);
-          const client::PushEncoded event = found->second;
-          island.encoded_.erase(found);
-          island.on_event(event);
+          island.on_event(island.encoded_.extract(ticket).mapped());
         },
         push->ticket);
   } else if (const auto* init = std::get_if<client::TakeInit>(&action)) {
@@ -279,10 +276,7 @@ void Island::do_value_work(const client::Action& action) {
     later(
         worker_free_at_,
         [](Island& island, std::uint64_t ticket) {
-          const auto found = island.init_encoded_.find(ticket);
-          const client::InitEncoded event = found->second;
-          island.init_encoded_.erase(found);
-          island.on_event(event);
+          island.on_event(island.init_encoded_.extract(ticket).mapped());
         },
         init->ticket);
   } else if (const auto* apply = std::get_if<client::Apply>(&action)) {
