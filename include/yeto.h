@@ -194,6 +194,7 @@ typedef struct yeto_report {
   uint64_t late_offers;      /* deltas offered unasked, after a break */
   uint64_t discarded_tokens; /* fragment-tokens of work that no push could carry */
   double residual_norm;      /* q4: of the newest rounding errors */
+  uint64_t resets;           /* fragments set back to the last broadcast: values not finite */
 } yeto_report;
 
 typedef struct yeto_applied_fragment {

@@ -292,6 +292,7 @@ nb::dict step_dict(const sync::StepReport& report) {
   out["carried"] = report.carried;
   out["dropped"] = report.dropped;
   out["nonfinite_pushes"] = report.nonfinite_pushes;
+  out["resets"] = report.resets;
   out["late_offers"] = report.late_offers;
   out["discarded_tokens"] = report.discarded_tokens;
   out["residual_norm"] = report.residual_norm;

@@ -245,6 +245,9 @@ Status Boundary::Impl::do_value_work(const Actions& work, StepReport* report) {
       add(reads, apply->mode == client::ApplyMode::kOverwrite
                      ? tensors.shared_of_fragment(apply->fragment)
                      : tensors.of_fragment(apply->fragment));
+    } else if (const auto* reset = std::get_if<client::ResetFragment>(&action)) {
+      add(writes, tensors.of_fragment(reset->fragment));
+      add(reads, tensors.shared_of_fragment(reset->fragment));
     }
   }
   YETO_TRY(call(options_.before_read, reads));
@@ -256,6 +259,8 @@ Status Boundary::Impl::do_value_work(const Actions& work, StepReport* report) {
       YETO_TRY(do_one(*init));
     } else if (const auto* apply = std::get_if<client::Apply>(&action)) {
       YETO_TRY(do_one(*apply, report));
+    } else if (const auto* reset = std::get_if<client::ResetFragment>(&action)) {
+      YETO_TRY(do_one(*reset));
     } else {
       final = std::get_if<client::ApplyFinal>(&action);
     }
@@ -307,6 +312,20 @@ Status Boundary::Impl::do_one(const client::Apply& work, StepReport* report) {
     report->applied.push_back(
         {work.fragment, work.version, work.mode == client::ApplyMode::kOverwrite, anchor.digest});
   }
+  return Unit{};
+}
+
+Status Boundary::Impl::do_one(const client::ResetFragment& work) {
+  client::FlatValues anchor;
+  {
+    MutexLock lock(mutex_);
+    anchor = anchors_[work.fragment].values;
+  }
+  log(LogLevel::kWarn, kWho,
+      "fragment {}: the values are not finite; they go back to those of the last broadcast",
+      work.fragment);
+  values_.overwrite(work.fragment, anchor);
+  residuals_.clear(work.fragment);
   return Unit{};
 }
 
@@ -477,6 +496,7 @@ void Boundary::Impl::fill(StepReport& report) {
   report.carried = counters.carried;
   report.dropped = counters.dropped;
   report.nonfinite_pushes = counters.nonfinite_pushes;
+  report.resets = counters.resets;
   report.late_offers = counters.late_offers;
   report.discarded_tokens = counters.discarded_tokens;
   report.residual_norm = residuals_.norm();

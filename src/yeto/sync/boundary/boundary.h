@@ -115,12 +115,13 @@ struct StepReport {
   bool connected = false;
   double blocked_ms = 0.0;  // of this call
   // Totals of the process.
-  std::uint64_t bytes_pushed = 0;    // bodies of pushes that arrived
-  std::uint64_t bytes_received = 0;  // bodies of broadcasts and final values
-  std::uint64_t merged = 0;          // pushes the syncer merged
-  std::uint64_t carried = 0;         // pushes that came late and were kept for the next round
-  std::uint64_t dropped = 0;         // pushes the syncer dropped
-  std::uint64_t nonfinite_pushes = 0;
+  std::uint64_t bytes_pushed = 0;      // bodies of pushes that arrived
+  std::uint64_t bytes_received = 0;    // bodies of broadcasts and final values
+  std::uint64_t merged = 0;            // pushes the syncer merged
+  std::uint64_t carried = 0;           // pushes that came late and were kept for the next round
+  std::uint64_t dropped = 0;           // pushes the syncer dropped
+  std::uint64_t nonfinite_pushes = 0;  // deltas that were not finite and so not sent
+  std::uint64_t resets = 0;            // fragments that went back to their anchor for that
   std::uint64_t late_offers = 0;       // deltas that were offered unasked, after a break
   std::uint64_t discarded_tokens = 0;  // fragment-tokens of work that no push could carry
   double residual_norm = 0.0;          // q4: of the newest rounding errors of all fragments

@@ -80,6 +80,7 @@ class Boundary::Impl final : public client::CourierOwner {
   Status do_one(const client::TakePush& work, StepReport* report);
   Status do_one(const client::TakeInit& work);
   Status do_one(const client::Apply& work, StepReport* report);
+  Status do_one(const client::ResetFragment& work);
   Status apply_final(const client::ApplyFinal& work);
   Status check_final(const std::vector<wire::Digest32>& own);
   Status call(const TensorCallback& callback, const std::set<std::uint32_t>& tensors);

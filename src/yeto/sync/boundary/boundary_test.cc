@@ -360,21 +360,55 @@ TEST_F(BoundaryTest, AFailingCallbackEndsTheUse) {
   EXPECT_EQ(boundary->step(1).error().what, "the device is gone");
 }
 
-TEST_F(BoundaryTest, NonFiniteValuesAreAnsweredByAnEmptyPush) {
+TEST_F(BoundaryTest, NonFiniteValuesAreAnsweredByAnEmptyPushAndGoBackToTheAnchor) {
   ScriptedSyncer syncer(key_, welcome({}));
-  const auto boundary = join(syncer, options());
+  std::vector<std::uint32_t> written;
+  BoundaryOptions mirrored = options();
+  mirrored.after_write = [&](std::span<const std::uint32_t> list) -> Status {
+    written.insert(written.end(), list.begin(), list.end());
+    return Unit{};
+  };
+  const auto boundary = join(syncer, mirrored);
+  const Floats anchor = a_;
+  written.clear();
   a_[0] = std::numeric_limits<float>::quiet_NaN();
+  a_[1] = 7.0F;
   syncer.pull(0, 1, 0);
   step_until(*boundary, [](const StepReport& r) { return !r.pushed.empty(); });
   const auto push = syncer.push(1);
   ASSERT_TRUE(push);
   EXPECT_EQ(push->offer.bytes, 0U);
-  syncer.broadcast(0, 1, Floats(8, 3.0F));
-  const StepReport report =
-      step_until(*boundary, [](const StepReport& r) { return !r.applied.empty(); });
+  const StepReport report = step_until(*boundary, [](const StepReport& r) { return r.resets > 0; });
   EXPECT_EQ(report.nonfinite_pushes, 1U);
-  EXPECT_TRUE(report.applied[0].overwritten);
-  EXPECT_EQ(a_, Floats(8, 3.0F));
+  EXPECT_EQ(report.resets, 1U);
+  EXPECT_EQ(a_, anchor);
+  EXPECT_EQ(written, (std::vector<std::uint32_t>{0}));  // the device gets them too
+  // The same round goes on without a newer version: its next attempt gets the work since.
+  a_[2] += 0.5F;
+  syncer.pull(0, 1, 0, false, 2);
+  step_until(*boundary, [](const StepReport& r) { return !r.pushed.empty(); });
+  const auto next = syncer.push(2);
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->offer.attempt, 2U);
+  EXPECT_EQ(decoded(CodecId::kF32, next->bytes), (Floats{0, 0, -0.5F, 0, 0, 0, 0, 0}));
+}
+
+TEST_F(BoundaryTest, AResetClearsTheErrorFeedback) {
+  wire::Welcome quantised = welcome({});
+  quantised.push_codec = CodecId::kQ4;
+  ScriptedSyncer syncer(key_, quantised);
+  const auto boundary = join(syncer, options());
+  a_[0] += 0.5F;
+  a_[1] += 0.3F;  // between two levels of q4
+  syncer.pull(0, 1, 0);
+  step_until(*boundary, [](const StepReport& r) { return !r.pushed.empty(); });
+  const StepReport rounded =
+      step_until(*boundary, [](const StepReport& r) { return r.residual_norm > 0.0; });
+  EXPECT_EQ(rounded.resets, 0U);
+  a_[0] = std::numeric_limits<float>::infinity();
+  syncer.pull(0, 1, 0, false, 2);
+  const StepReport report = step_until(*boundary, [](const StepReport& r) { return r.resets > 0; });
+  EXPECT_EQ(report.residual_norm, 0.0);
 }
 
 // ---- the end of a run

@@ -311,6 +311,7 @@ yeto_report report_of(const sync::StepReport& from) {
   to.late_offers = from.late_offers;
   to.discarded_tokens = from.discarded_tokens;
   to.residual_norm = from.residual_norm;
+  to.resets = from.resets;
   return to;
 }
 

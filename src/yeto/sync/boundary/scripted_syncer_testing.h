@@ -74,11 +74,12 @@ class ScriptedSyncer final : public LinkHandler {
       }
     });
   }
-  void pull(std::uint32_t fragment, std::uint64_t round, std::uint64_t base, bool sweep = false) {
+  void pull(std::uint32_t fragment, std::uint64_t round, std::uint64_t base, bool sweep = false,
+            std::uint32_t attempt = 1) {
     wire::Pull pull;
     pull.fragment = fragment;
     pull.round = round;
-    pull.attempt = 1;
+    pull.attempt = attempt;
     pull.base_version = base;
     pull.sweep = sweep ? 1 : 0;
     on_loop([this, pull]() mutable {

@@ -102,6 +102,7 @@ Actions Client::boundary() {
       }
       continue;
     }
+    reset_values(index, out);
     answer_pull(index, out);
     offer_late(index, out);
     apply_ready(index, out);
@@ -133,7 +134,7 @@ void Client::answer_init(std::uint32_t index, Actions& out) {
 
 void Client::answer_pull(std::uint32_t index, Actions& out) {
   FragmentState& fragment = fragments_[index];
-  if (!fragment.pull || fragment.anchor.term == 0) {
+  if (!fragment.pull || fragment.overwrite) {
     return;  // before the first broadcast after a join
   }
   const wire::Pull& pull = *fragment.pull;
@@ -148,9 +149,7 @@ void Client::answer_pull(std::uint32_t index, Actions& out) {
   if (!must_answer && pull.at_step > local_step_) {
     return;
   }
-  // An anchored fragment waits for an overwrite only because its values were not finite.
-  const Work work = sum(fragment.work, fragment.returned);
-  if (work.steps > 0 && !fragment.overwrite) {
+  if (sum(fragment.work, fragment.returned).steps > 0) {
     take_push(index, out);
   } else if (must_answer) {
     send_empty_push(push_offer(index, pull), out);
@@ -251,13 +250,22 @@ void Client::apply_ready(std::uint32_t index, Actions& out) {
   apply.alpha = settings_.merge_alpha;
   apply.blended = settings_.delta_blended != 0;
   out.push_back(apply);
-  account_application(index);
+  account_application(index, apply.mode);
   fragment.anchor = wire::Held{run_.term, apply.version};
   fragment.ready.reset();
 }
 
-// Which work the next delta will hold once the ready broadcast has been applied.
-void Client::account_application(std::uint32_t index) {
+// Work that made values that are not finite is lost; the island goes on from the run's values.
+void Client::reset_values(std::uint32_t index, Actions& out) {
+  if (fragments_[index].reset) {
+    out.push_back(ResetFragment{index});
+    ++counters_.resets;
+    account_application(index, ApplyMode::kOverwrite);
+  }
+}
+
+// Which work the next delta will hold once the local values have been replaced.
+void Client::account_application(std::uint32_t index, ApplyMode mode) {
   FragmentState& fragment = fragments_[index];
   // Work whose push may have arrived after all is counted when that is known.
   Work unsure;
@@ -270,7 +278,8 @@ void Client::account_application(std::uint32_t index) {
   counters_.discarded_tokens += fragment.returned.tokens - unsure.tokens;
   // Without a push the share α of the work stays in the values; a raw delta will still show it.
   const bool share_stays = settings_.merge_alpha > 0.0 && settings_.delta_blended == 0;
-  const bool overwritten = fragment.overwrite || (!fragment.pushed && !share_stays);
+  const bool without_push = mode == ApplyMode::kWithoutPush;
+  const bool overwritten = mode == ApplyMode::kOverwrite || (without_push && !share_stays);
   if (overwritten) {
     counters_.discarded_tokens += fragment.work.tokens;
     fragment.work = {};
@@ -281,7 +290,11 @@ void Client::account_application(std::uint32_t index) {
   fragment.overwrite = false;
   fragment.pushed = false;
   fragment.broken_off = false;
+  fragment.reset = false;
   ++fragment.applications;
+  if (mode == ApplyMode::kOverwrite || (without_push && settings_.merge_alpha == 0.0)) {
+    fragment.replaced = fragment.applications;
+  }
 }
 
 // ---- lockstep

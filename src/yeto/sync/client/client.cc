@@ -177,6 +177,7 @@ void Client::void_anchor(std::uint32_t index, const wire::Welcome& welcome, Acti
   fragment.late = survives && !lockstep() ? base : std::nullopt;
   fragment.anchor = {};
   fragment.overwrite = true;
+  fragment.reset = false;
 }
 
 void Client::handle(const SessionLost& event, Actions& out) {

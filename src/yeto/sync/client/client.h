@@ -6,6 +6,7 @@
 // are monotonic nanoseconds of the caller. Actions are explained in protocol.h.
 //
 // Order at a boundary, per fragment:
+//   0. values that were found not to be finite go back to the anchor;
 //   1. a PULL whose base version is the anchor's is answered (a later base waits for its broadcast,
 //      an older one is dropped), with at least one step since the last delta unless finishing;
 //   2. work that no other push can carry is offered late, unasked (round 0), if the syncer may
@@ -80,8 +81,11 @@ struct FragmentState {
   std::optional<wire::Pull> pull;             // newest PULL not answered yet
   std::optional<std::uint32_t> init_attempt;  // the syncer asked for initial values
   std::optional<ReadyImage> ready;            // newest broadcast not applied yet
-  std::uint64_t applications = 0;
-  std::uint64_t newest = 0;  // highest version heard of in this session
+  // A delta was not finite: at the next boundary the values go back to the anchor.
+  bool reset = false;
+  std::uint64_t applications = 0;  // broadcasts applied, and resets: what replaced local work
+  std::uint64_t replaced = 0;      // `applications` when nothing of the local values was kept
+  std::uint64_t newest = 0;        // highest version heard of in this session
 };
 
 // Totals over the life of the process.
@@ -92,6 +96,7 @@ struct Counters {
   std::uint64_t dropped = 0;           // verdicts
   std::uint64_t late_offers = 0;       // pushes that were not asked for
   std::uint64_t nonfinite_pushes = 0;  // deltas that were not finite and so not sent
+  std::uint64_t resets = 0;            // fragments that went back to their anchor for that
   std::uint64_t damaged_images = 0;    // received bodies whose digest was wrong
   std::uint64_t bytes_pushed = 0;      // bodies of pushes that reached the syncer
   std::uint64_t bytes_received = 0;    // bodies of broadcasts and final values
@@ -243,7 +248,7 @@ class Client {
   void send_limit(Actions& out) const;
   void send_layout(std::uint32_t attempt, Actions& out);
   void send_empty_push(const wire::Offer& offer, Actions& out);
-  void not_finite(const Outgoing& outgoing, bool applied_since, Actions& out);
+  void not_finite(const Outgoing& outgoing, const Push& push, Actions& out);
 
   // The fate of pushes.
   Pushes::iterator push_of(Ticket ticket);
@@ -264,7 +269,8 @@ class Client {
   void take_delta(std::uint32_t index, wire::Offer offer, bool again, Actions& out);
   void offer_late(std::uint32_t index, Actions& out);
   void apply_ready(std::uint32_t index, Actions& out);
-  void account_application(std::uint32_t index);
+  void reset_values(std::uint32_t index, Actions& out);
+  void account_application(std::uint32_t index, ApplyMode mode);
   void ask_again(std::uint32_t index, Actions& out);
   bool lockstep_round_due() const;
   bool lockstep_round_done(Actions& out);

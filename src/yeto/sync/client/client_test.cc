@@ -362,7 +362,7 @@ TEST_F(ClientTest, ARefusedPushGivesItsWorkBackUntilABroadcastReplacesIt) {
   EXPECT_EQ(client_.counters().discarded_tokens, 10U);
 }
 
-TEST_F(ClientTest, NonFiniteValuesAreNeverPushedAndTheNextBroadcastReplacesThem) {
+TEST_F(ClientTest, NonFiniteValuesAreNeverPushedAndGoBackToTheAnchor) {
   join();
   pull(0, 1, 0);
   const auto take = one<TakePush>(step());
@@ -372,8 +372,44 @@ TEST_F(ClientTest, NonFiniteValuesAreNeverPushedAndTheNextBroadcastReplacesThem)
   ASSERT_TRUE(one<SendBody>(actions));
   EXPECT_EQ(one<SendBody>(actions)->offer.bytes, 0U);
   EXPECT_EQ(client_.counters().nonfinite_pushes, 1U);
+  EXPECT_TRUE(one<SettlePush>(actions));
+  EXPECT_FALSE(one<SettlePush>(actions)->kept);
+  // All work since the last delta stands on those values too.
+  pull(0, 1, 0, false, 0, 2);
+  const Actions reset = step();
+  EXPECT_EQ(one<ResetFragment>(reset)->fragment, 0U);
+  EXPECT_FALSE(one<TakePush>(reset));
+  EXPECT_EQ(client_.counters().resets, 1U);
+  EXPECT_EQ(client_.counters().discarded_tokens, 20U);
+  EXPECT_EQ(client_.hello().held[0], (wire::Held{kTerm, 0}));
+  // The next attempt of the round, without any newer version, gets the work since the reset.
+  const Actions next = step();
+  EXPECT_FALSE(one<ResetFragment>(next));
+  ASSERT_TRUE(one<TakePush>(next));
+  client_.on(PushEncoded{one<TakePush>(next)->ticket, true, 1.0});
   broadcast(0, 1);
-  EXPECT_EQ(one<Apply>(step())->mode, ApplyMode::kOverwrite);
+  EXPECT_EQ(one<Apply>(step())->mode, ApplyMode::kAfterPush);
+}
+
+TEST_F(ClientTest, ABroadcastThatKeepsWorkSinceDoesNotHealAndAWholeOneDoes) {
+  join();
+  pull(0, 1, 0);
+  const auto kept = one<TakePush>(step());
+  broadcast(0, 1);
+  EXPECT_EQ(one<Apply>(step())->mode, ApplyMode::kAfterPush);
+  client_.on(PushEncoded{kept->ticket, false, 0.0});
+  const Actions actions = client_.boundary();
+  EXPECT_TRUE(one<ResetFragment>(actions));
+  // Here a second broadcast has replaced the values before the delta was found to be bad.
+  pull(0, 3, 1);
+  const auto replaced = one<TakePush>(step());
+  broadcast(0, 2);
+  step();
+  broadcast(0, 3);
+  EXPECT_EQ(one<Apply>(step())->mode, ApplyMode::kWithoutPush);
+  client_.on(PushEncoded{replaced->ticket, false, 0.0});
+  EXPECT_FALSE(one<ResetFragment>(step()));
+  EXPECT_EQ(client_.counters().resets, 1U);
 }
 
 TEST_F(ClientTest, TheSweepIsAnsweredEvenWithNonFiniteValues) {
@@ -383,11 +419,12 @@ TEST_F(ClientTest, TheSweepIsAnsweredEvenWithNonFiniteValues) {
   const auto body = one<SendBody>(client_.on(PushEncoded{take->ticket, false, 0.0}));
   ASSERT_TRUE(body);
   EXPECT_EQ(body->offer.bytes, 0U);
-  // Asked again before a broadcast healed the values: again nothing.
+  // Asked again: what was trained since is lost with them.
   pull(0, 1, 0, true, 0, 2);
-  const auto second = one<SendBody>(step());
-  ASSERT_TRUE(second);
-  EXPECT_EQ(second->offer.bytes, 0U);
+  const Actions again = step();
+  EXPECT_TRUE(one<ResetFragment>(again));
+  ASSERT_TRUE(one<SendBody>(again));
+  EXPECT_EQ(one<SendBody>(again)->offer.bytes, 0U);
 }
 
 TEST_F(ClientTest, SweepDrainsAndIsAnsweredWithoutNewSteps) {

@@ -156,19 +156,25 @@ struct Apply {
   double alpha = 0.0;
   bool blended = false;
 };
+// The local values were not finite: local ← anchor, which stays; P is forgotten, and with it the
+// fragment's error feedback.
+struct ResetFragment {
+  std::uint32_t fragment = 0;
+};
 // All fragments are overwritten by their final f32 values; then Client::final_applied().
 struct ApplyFinal {
   std::vector<ImageId> images;  // one per fragment
 };
 
-using Action =
-    std::variant<Send, EndSession, Accept, Refuse, FinishReceive, CheckImage, DropImage, SendLayout,
-                 SendBody, DropBody, SettlePush, TakePush, TakeInit, Apply, ApplyFinal>;
+using Action = std::variant<Send, EndSession, Accept, Refuse, FinishReceive, CheckImage, DropImage,
+                            SendLayout, SendBody, DropBody, SettlePush, TakePush, TakeInit, Apply,
+                            ResetFragment, ApplyFinal>;
 using Actions = std::vector<Action>;
 
 inline bool is_value_work(const Action& action) {
   return std::holds_alternative<TakePush>(action) || std::holds_alternative<TakeInit>(action) ||
-         std::holds_alternative<Apply>(action) || std::holds_alternative<ApplyFinal>(action);
+         std::holds_alternative<Apply>(action) || std::holds_alternative<ResetFragment>(action) ||
+         std::holds_alternative<ApplyFinal>(action);
 }
 
 }  // namespace yeto::sync::client

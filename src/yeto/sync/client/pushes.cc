@@ -66,17 +66,17 @@ void Client::handle(const PushEncoded& event, Actions& out) {
   settle(*push, false, out);
   rows_.lost(push->fragment, push->ticket);
   counters_.discarded_tokens += push->work.tokens;
-  const bool applied_since = fragments_[push->fragment].applications != push->applications;
+  not_finite(outgoing, *push, out);
   pushes_.erase(push);
-  not_finite(outgoing, applied_since, out);
 }
 
 // Values that are not finite never leave the island; an empty push tells the syncer not to wait.
-// The next broadcast replaces them, also where it would otherwise keep what was done since P.
-void Client::not_finite(const Outgoing& outgoing, bool applied_since, Actions& out) {
+// No later step makes them finite again, nor does a broadcast that keeps what was done since P.
+void Client::not_finite(const Outgoing& outgoing, const Push& push, Actions& out) {
   ++counters_.nonfinite_pushes;
-  if (!applied_since) {
-    fragments_[outgoing.offer.fragment].overwrite = true;
+  FragmentState& fragment = fragments_[push.fragment];
+  if (!fragment.overwrite && push.applications >= fragment.replaced) {
+    fragment.reset = true;
   }
   if (lockstep() && lockstep_fault_.empty()) {
     lockstep_fault_ = "values that are not finite cannot be pushed";

@@ -287,6 +287,10 @@ void Island::do_value_work(const client::Action& action) {
         values_->apply(*apply, world_.plan().breakage == Breakage::kOverwriteSkipped);
     world_.checks().applied(shape_.seat, client_->fragment(apply->fragment).anchor.term,
                             apply->fragment, apply->version, digest);
+  } else if (const auto* reset = std::get_if<client::ResetFragment>(&action)) {
+    if (values_ && world_.plan().breakage != Breakage::kResetSkipped) {
+      values_->reset(reset->fragment);
+    }
   } else if (const auto* final = std::get_if<client::ApplyFinal>(&action)) {
     const wire::Final& announced = client_->final_message();
     std::vector<wire::Digest32> digests =

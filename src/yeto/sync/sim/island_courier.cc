@@ -216,6 +216,8 @@ void Island::on_message(ConnId conn, wire::Message message) {
 
 void Island::on_offer(ConnId conn, const wire::Offer& offer) {
   if (conn == conn_ && courier_ == Courier::kSession) {
+    world_.trace("network",
+                 [&] { return strf("syncer → island {}: {}", index_, to_words(offer)); });
     heard_at_ = local_now();
     on_event(client::OfferArrived{offer});
   }

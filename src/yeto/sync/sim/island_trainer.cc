@@ -98,7 +98,7 @@ bool Island::something_waits() const {
   }
   for (std::uint32_t i = 0; i < client_->fragment_count(); ++i) {
     const client::FragmentState& fragment = client_->fragment(i);
-    if (fragment.pull || fragment.ready || fragment.init_attempt) {
+    if (fragment.pull || fragment.ready || fragment.init_attempt || fragment.reset) {
       return true;
     }
   }

@@ -126,8 +126,7 @@ wire::Digest16 IslandValues::apply(const client::Apply& order, bool skip_overwri
   switch (order.mode) {
     case client::ApplyMode::kOverwrite:
       state.local = skip_overwrite ? state.local : theta;
-      state.residual.assign(theta.size(), 0.0F);
-      ++state.joins;
+      clear_feedback(state);
       break;
     case client::ApplyMode::kAfterPush:
       if (order.blended && alpha != 0.0F) {
@@ -148,6 +147,19 @@ wire::Digest16 IslandValues::apply(const client::Apply& order, bool skip_overwri
     return {};
   }
   return codec::public_digest(state.anchor.bytes);
+}
+
+void IslandValues::reset(std::uint32_t fragment) {
+  FragmentValues& state = fragments_[fragment];
+  state.local = state.anchor.values;
+  state.reference = state.anchor.values;
+  state.pushed.clear();
+  clear_feedback(state);
+}
+
+void IslandValues::clear_feedback(FragmentValues& state) {
+  state.residual.assign(state.local.size(), 0.0F);
+  ++state.joins;
 }
 
 std::vector<wire::Digest32> IslandValues::apply_final(const client::ApplyFinal& order) {

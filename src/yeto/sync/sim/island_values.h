@@ -44,6 +44,8 @@ class IslandValues {
   // zeros if an overwrite did not make the local values equal to it. `skip_overwrite`: a broken
   // one.
   wire::Digest16 apply(const client::Apply& order, bool skip_overwrite);
+  // The local values become those of the anchor.
+  void reset(std::uint32_t fragment);
   std::vector<wire::Digest32> apply_final(const client::ApplyFinal& order);
   // The body of a ticket, given away.
   std::optional<Body> take_body(client::Ticket ticket);
@@ -63,7 +65,7 @@ class IslandValues {
     Values reference;
     Values pushed;
     Values residual;          // of q4 pushes
-    std::uint64_t joins = 0;  // overwrites: what was lent before is void
+    std::uint64_t joins = 0;  // overwrites and resets: what was lent before is void
   };
   struct Image {
     Body body;
@@ -80,6 +82,7 @@ class IslandValues {
 
   void keep_body(client::Ticket ticket, Bytes bytes);
   bool decode(const client::CheckImage& order, Image& image) const;
+  static void clear_feedback(FragmentValues& state);
   const Public* base_of(const client::CheckImage& order) const;
   Bytes encode_push(const client::TakePush& order, const Values& delta);
 

@@ -416,7 +416,8 @@ void Network::piece_arrived(World& world, ConnId id, End to, std::uint64_t trans
                                [&](const Incoming& it) { return it.offer.transfer == transfer; });
   const bool parked = at == half.incoming.end() && !half.to_come.empty();
   if (parked) {
-    not_before = std::max(not_before, half.to_come.front().at + 1);
+    // After a partition the frames that waited behind the first are due since earlier.
+    not_before = std::max(not_before, std::max(half.to_come.front().at, queue_.now()) + 1);
   }
   if (not_before > queue_.now()) {
     queue_.at(

@@ -78,7 +78,7 @@ Fault fault_of_seed(Rng& rng, const Plan& plan, Nanos span) {
       FaultKind::kPartition,  FaultKind::kCutConnection, FaultKind::kCutConnection,
       FaultKind::kKillSyncer, FaultKind::kCrashSyncer,   FaultKind::kPauseSyncer,
       FaultKind::kDiskFails,  FaultKind::kDiskSlow,      FaultKind::kClockJump,
-      FaultKind::kFinish,
+      FaultKind::kFinish,     FaultKind::kBadValues,     FaultKind::kBadValues,
   };
   Fault fault;
   fault.kind = kKinds[rng.below(std::size(kKinds))];

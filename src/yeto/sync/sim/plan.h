@@ -50,7 +50,7 @@ enum class FaultKind : std::uint8_t {
   kPauseIsland,    // the whole process stands still for `lasts`
   kPartition,      // no byte passes for `lasts`, both ways
   kCutConnection,  // the connection is reset
-  kBadValues,      // the next push of the island is not finite
+  kBadValues,      // the island's values, and so its next pushes, are not finite
   kKillSyncer,     // dies; started again after `lasts` from what is durable
   kCrashSyncer,    // its machine dies, sockets stay half-open
   kPauseSyncer,    // stands still for `lasts`
@@ -96,6 +96,7 @@ enum class Breakage : std::uint8_t {
   kOverwriteSkipped,      // the first application after a join does not overwrite
   kOtherOuter,            // a restarted syncer takes another momentum
   kRefuseQ4,              // a learner takes no q4 image
+  kResetSkipped,          // values that are not finite do not go back to the anchor
 };
 
 enum class ValueKind : std::uint8_t { kReal, kPhantom };

@@ -29,6 +29,26 @@ TEST(SimRounds, ValuesThatAreNotFiniteSkipARound) {
   expect_broken(plan, Breakage::kNanPasses);
 }
 
+// Nobody is left whose push could heal the others: each goes on from its own anchor.
+TEST(SimRounds, AFleetWhoseValuesAreAllNotFiniteGoesOnFromItsAnchors) {
+  for (const CodecId codec : {CodecId::kF32, CodecId::kQ4}) {
+    Plan plan = healthy(3);
+    plan.core.push_codec = codec;
+    plan.core.broadcast_codec = codec;
+    for (std::uint32_t who = 0; who < 3; ++who) {
+      plan.faults.push_back(fault(FaultKind::kBadValues, who, 10.5, 0));
+    }
+    World world(plan);
+    const Outcome outcome = world.run();
+    EXPECT_TRUE(outcome.good()) << outcome.violation;
+    EXPECT_TRUE(outcome.ended) << outcome.end_reason;
+    for (std::uint32_t who = 0; who < 3; ++who) {
+      EXPECT_EQ(world.island(who).counters().resets, 2u);
+    }
+    expect_broken(plan, Breakage::kResetSkipped);
+  }
+}
+
 TEST(SimRounds, TiesGoBySeat) {
   Plan plan = healthy(4);
   plan.core.lockstep = true;

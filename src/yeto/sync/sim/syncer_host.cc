@@ -240,6 +240,7 @@ void SyncerHost::on_message(ConnId conn, wire::Message message) {
 
 void SyncerHost::on_offer(ConnId conn, const wire::Offer& offer) {
   if (sessions_.contains(conn)) {
+    world_.trace("network", [&] { return strf("conn {} → syncer: {}", conn, to_words(offer)); });
     feed(OfferArrived{conn, offer});
   }
 }

@@ -141,11 +141,21 @@ bool World::run_until(Nanos until) {
 // Have all islands ended, and the syncer (or has nobody work for it any more)?
 bool World::over() {
   if (!syncer_->ended()) {
-    // A syncer that died after the last acknowledgement comes back to an empty house.
-    const bool all_have = std::all_of(islands_.begin(), islands_.end(),
-                                      [](const auto& island) { return island->acknowledged(); });
-    all_have_since_ = all_have && all_have_since_ == 0 ? now() : all_have_since_;
-    return all_have && now() > std::max(all_have_since_, last_heal(plan_)) + kAfterEnd;
+    // A syncer that died after the last acknowledgement comes back to an empty house: each island
+    // has the final values or is dead for good (it is not up long after the last fault).
+    bool some_have = false;
+    bool nobody_works = true;
+    for (const auto& island : islands_) {
+      some_have = some_have || island->acknowledged();
+      nobody_works =
+          nobody_works && (island->acknowledged() || island->state() == Island::State::kDown);
+    }
+    if (!some_have || !nobody_works) {
+      empty_since_ = 0;
+      return false;
+    }
+    empty_since_ = empty_since_ == 0 ? now() : empty_since_;
+    return now() > std::max(empty_since_, last_heal(plan_)) + kAfterEnd;
   }
   if (ended_at_ == 0) {
     ended_at_ = queue_.now();

@@ -133,7 +133,7 @@ class World {
   std::uint64_t frames_of_cut_island_ = 0;
   std::uint32_t pieces_seen_ = 0;
   Nanos ended_at_ = 0;
-  Nanos all_have_since_ = 0;  // the final values
+  Nanos empty_since_ = 0;  // nobody is left who would work
   std::uint64_t staleness_sum_ = 0;
   std::uint64_t staleness_count_ = 0;
   bool over_ = false;
