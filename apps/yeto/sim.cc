@@ -95,10 +95,11 @@ std::string search_json(const SeedRange& range, const sim::SeedReport& report, d
   return strf(
       R"({{"schema": "yeto.sim-search/1", "commit": "{}", "first": {}, "last": {}, )"
       R"("worlds": {}, "events": {}, "commits": {}, "virtual_s": {:.3f}, "took_s": {:.3f}, )"
+      R"("tape_hash": "{:016x}", )"
       R"("failed": {}, "failures": [{}]}})"
       "\n",
       YETO_COMMIT, range.first, range.last, report.worlds, report.events, report.commits,
-      report.virtual_s, took_s, report.failed, failures);
+      report.virtual_s, took_s, report.tape_hash, report.failed, failures);
 }
 
 int search(const FlagValues& values, bool json) {

@@ -263,7 +263,12 @@ void Checks::check_quorum(const TapeRound& round, Nanos now) {
   RoundOptions options;
   options.learners = plan_.core.learners;
   options.quorum = plan_.core.quorum;
-  options.quorum_all = plan_.core.quorum_all || plan_.core.lockstep;
+  const std::size_t fixed = plan_.core.fixed_roster.size();
+  options.quorum_all = plan_.core.quorum_all || plan_.core.lockstep || fixed != 0;
+  if (fixed != 0 && round.expected.size() != fixed) {
+    violate(strf("round {} committed with {} of the {} seats of the fixed roster", round.round,
+                 round.expected.size(), fixed));
+  }
   if (accepted >= quorum_of(options, static_cast<std::uint32_t>(round.expected.size()))) {
     return;
   }

@@ -125,6 +125,12 @@ void Island::cut(const std::string& reason) {
   }
 }
 
+void Island::cut_data() {
+  if (conn_ != 0) {
+    world_.network().cut_data(conn_);
+  }
+}
+
 void Island::later(Nanos at, Later run, std::uint64_t c) {
   world_.queue().at(
       at,

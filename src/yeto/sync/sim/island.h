@@ -32,6 +32,7 @@ class Island final : public EndHandler {
   void pause(Nanos until);
   void spoil();
   void cut(const std::string& reason);
+  void cut_data();
   void jump_clock(Nanos by) { clock_.offset += by; }
 
   enum class State : std::uint8_t {

@@ -67,6 +67,8 @@ class Network {
   void vanish(ConnId conn, End from);
   // Both ends are told at once.
   void cut(ConnId conn, const std::string& reason);
+  // Only the data streams are lost, and attach again: what was on them is sent once more.
+  void cut_data(ConnId conn);
   bool is_open(ConnId conn, End end) const;
   std::uint32_t island_of(ConnId conn) const { return conns_[conn]->island; }
 
@@ -104,8 +106,9 @@ class Network {
     std::uint64_t ticket = 0;
     wire::Offer offer;
     Body body;
-    bool sending = false;  // its pieces may go
-    bool sent = false;
+    bool sending = false;       // its pieces may go
+    bool sent = false;          // all of them went
+    std::uint64_t arrived = 0;  // bytes; what HAVE tells after a lost data stream
   };
   struct Incoming {
     wire::Offer offer;
@@ -130,6 +133,7 @@ class Network {
     std::uint32_t island = 0;
     Nanos data_from = 0;
     Nanos data_active = 0;
+    std::uint32_t data_life = 0;  // raised when the data streams are lost
     Half half[2];
     Half& at(End end) { return half[static_cast<int>(end)]; }
     const Half& at(End end) const { return half[static_cast<int>(end)]; }
@@ -146,6 +150,7 @@ class Network {
   struct Lane {  // one direction
     std::deque<Flow> flows;
     bool serving = false;
+    std::uint32_t serving_life = 0;  // of the data streams that the piece under way is on
   };
   struct Path {
     LinkShape shape;
@@ -153,6 +158,13 @@ class Network {
     Nanos down_until = 0;
     Lane lanes[2];  // by the end the bytes go to
   };
+
+  // Connection and end in one number, for the queue.
+  static std::uint64_t both(ConnId conn, End end) {
+    return conn * 2 + static_cast<std::uint64_t>(end);
+  }
+  static ConnId conn_of(std::uint64_t key) { return key / 2; }
+  static End end_of(std::uint64_t key) { return static_cast<End>(key % 2); }
 
   EndHandler& handler(const Conn& conn, End end) {
     return end == End::kSyncer ? syncer_ : *paths_[conn.island].handler;
@@ -169,10 +181,12 @@ class Network {
   void offer_waiting(ConnId id, End from);
   void end_sending(ConnId id, End from, std::size_t index, bool ok);
   void start_flow(ConnId id, End from, Outgoing& transfer);
+  void send_missing(ConnId id, End from);
+  std::uint64_t piece_size(const Path& path, std::uint64_t bytes) const;
   void drop_flow(const Conn& conn, ConnId id, End to, std::uint64_t transfer);
   void pump(std::uint32_t island, End to);
   void piece_sent(std::uint32_t island, End to);
-  void piece_arrived(World& world, ConnId id, End to, std::uint64_t transfer, bool last);
+  void piece_arrived(World& world, ConnId id, End to, std::uint64_t transfer, std::uint64_t piece);
   void complete(ConnId id, End at, std::uint64_t transfer);
   void heard(ConnId id, End at);
   void lose(ConnId id, End end, const std::string& reason);

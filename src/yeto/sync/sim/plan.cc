@@ -79,6 +79,7 @@ Fault fault_of_seed(Rng& rng, const Plan& plan, Nanos span) {
       FaultKind::kKillSyncer, FaultKind::kCrashSyncer,   FaultKind::kPauseSyncer,
       FaultKind::kDiskFails,  FaultKind::kDiskSlow,      FaultKind::kClockJump,
       FaultKind::kFinish,     FaultKind::kBadValues,     FaultKind::kBadValues,
+      FaultKind::kCutData,    FaultKind::kCutData,
   };
   Fault fault;
   fault.kind = kKinds[rng.below(std::size(kKinds))];
@@ -91,7 +92,8 @@ Fault fault_of_seed(Rng& rng, const Plan& plan, Nanos span) {
     fault.lasts = between(rng, 0, 60 * kSecond);
   } else if (fault.kind >= FaultKind::kKillSyncer) {
     fault.who = kSyncerItself;
-  } else if (fault.kind == FaultKind::kKillIsland && fault.who > 0 && chance(rng, 0.15)) {
+  } else if (fault.kind == FaultKind::kKillIsland && fault.who > 0 && chance(rng, 0.15) &&
+             plan.core.fixed_roster.empty()) {
     fault.lasts = 0;  // for good
   }
   return fault;
@@ -126,9 +128,9 @@ Nanos round_span(const Plan& plan) {
 
 std::string_view fault_name(FaultKind kind) {
   static constexpr std::string_view kNames[] = {
-      "kill",       "crash",        "hang",        "pause",        "partition",
-      "cut",        "bad values",   "syncer kill", "syncer crash", "syncer pause",
-      "disk fails", "disk is slow", "clock jump",  "finish"};
+      "kill",         "crash",      "hang",         "pause",       "partition",
+      "cut",          "data cut",   "bad values",   "syncer kill", "syncer crash",
+      "syncer pause", "disk fails", "disk is slow", "clock jump",  "finish"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -177,6 +179,11 @@ Plan plan_of_seed(std::uint64_t seed) {
     }
     plan.core.merge_alpha = 0.0;
     return plan;  // its first lost session ends it: no faults
+  }
+  if (chance(rng, 0.08)) {
+    for (const IslandShape& island : plan.islands) {
+      plan.core.fixed_roster.push_back(island.seat);
+    }
   }
   if (chance(rng, 0.15)) {
     plan.core.data_leases = true;

@@ -50,6 +50,7 @@ enum class FaultKind : std::uint8_t {
   kPauseIsland,    // the whole process stands still for `lasts`
   kPartition,      // no byte passes for `lasts`, both ways
   kCutConnection,  // the connection is reset
+  kCutData,        // only its data streams are reset; they attach again
   kBadValues,      // the island's values, and so its next pushes, are not finite
   kKillSyncer,     // dies; started again after `lasts` from what is durable
   kCrashSyncer,    // its machine dies, sockets stay half-open
@@ -96,6 +97,7 @@ enum class Breakage : std::uint8_t {
   kOverwriteSkipped,      // the first application after a join does not overwrite
   kOtherOuter,            // a restarted syncer takes another momentum
   kRefuseQ4,              // a learner takes no q4 image
+  kMissingNotSent,        // what a lost data stream carried is not sent again
   kResetSkipped,          // values that are not finite do not go back to the anchor
 };
 

@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "yeto/base/rng.h"
+
 namespace yeto::sync::sim {
 namespace {
 
@@ -23,6 +25,7 @@ SeedReport run_seeds(std::uint64_t first, std::uint64_t last,
     report.events += outcome.events;
     report.commits += outcome.totals.commits;
     report.virtual_s += seconds(outcome.now);
+    report.tape_hash = mix64(report.tape_hash ^ outcome.tape_hash);
     if (outcome.good()) {
       continue;
     }

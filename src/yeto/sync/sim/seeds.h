@@ -22,6 +22,7 @@ struct SeedReport {
   std::uint64_t events = 0;
   std::uint64_t commits = 0;
   double virtual_s = 0.0;
+  std::uint64_t tape_hash = 0;  // of all tapes in order: equal if two programs decided the same
   std::uint64_t failed = 0;
   std::vector<SeedFailure> failures;  // the first ten
   bool good() const { return failed == 0; }

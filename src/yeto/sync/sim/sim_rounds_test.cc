@@ -49,6 +49,26 @@ TEST(SimRounds, AFleetWhoseValuesAreAllNotFiniteGoesOnFromItsAnchors) {
   }
 }
 
+TEST(SimRounds, ALostDataStreamCostsPiecesAndNeitherTransfersNorSessions) {
+  Plan plan = healthy(3, 1);
+  plan.layout = layout_of(1, 4096);
+  plan.pieces = 16;
+  plan.core.total_steps = 12;
+  for (IslandShape& island : plan.islands) {
+    island.link.bytes_per_s = 16'000;  // a transfer takes a second
+  }
+  for (int i = 0; i < 40; ++i) {
+    plan.faults.push_back(fault(FaultKind::kCutData, i % 3, 4.0 + 0.71 * i, 0));
+  }
+  World world(plan);
+  const Outcome outcome = world.run();
+  EXPECT_TRUE(outcome.good()) << outcome.violation;
+  EXPECT_TRUE(outcome.ended) << outcome.end_reason;
+  EXPECT_EQ(outcome.totals.joins, 3u);
+  EXPECT_EQ(outcome.totals.dropped, 0u);
+  expect_broken(plan, Breakage::kMissingNotSent);
+}
+
 TEST(SimRounds, TiesGoBySeat) {
   Plan plan = healthy(4);
   plan.core.lockstep = true;

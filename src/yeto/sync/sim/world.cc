@@ -174,9 +174,17 @@ bool World::excused(Nanos at) const {
   return last_heal(plan_) + plan_.core.final_timeout + 4 * plan_.core.lease + 30 * kSecond > at;
 }
 
+// A fixed roster of which some took the final values and left before the syncer died will not be
+// complete again: the new life waits for it, then names who is missing and ends with 4.
+bool World::roster_has_gone_home() const {
+  return !plan_.core.fixed_roster.empty() && syncer_->lives() > 1 && syncer_->exit_code() == 4 &&
+         std::any_of(islands_.begin(), islands_.end(),
+                     [](const auto& island) { return island->acknowledged(); });
+}
+
 void World::check_end() {
   checks_.run_state(syncer_->last_status(), syncer_->lives() > 1);
-  if (excused(ended_at_)) {
+  if (excused(ended_at_) || roster_has_gone_home()) {
     return;
   }
   if (syncer_->exit_code() != 0) {
@@ -269,6 +277,9 @@ void World::inject(const Fault& fault) {
       break;
     case FaultKind::kCutConnection:
       island->cut("connection reset");
+      break;
+    case FaultKind::kCutData:
+      island->cut_data();
       break;
     case FaultKind::kBadValues:
       island->spoil();

@@ -114,6 +114,7 @@ class World {
   bool over();
   void check_end();
   bool excused(Nanos at) const;
+  bool roster_has_gone_home() const;
   static bool before_frame(World& world, ConnId conn, End to, const wire::Message& message);
   static void after_piece(World& world, ConnId conn, End to, wire::TransferKind kind);
 
