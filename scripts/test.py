@@ -4,7 +4,7 @@
     scripts/test [--stages lint,release,…] [--check-all] [--tidy-all]
 
 Stages of `make test`: lint, release, install, dev, python, e2e.
-Stages of `make check-all`: tsan, clang, fuzz, tidy.
+Stages of `make check-all`: tsan, clang, fuzz, tidy. Of `make fuzz`: fuzz-inputs.
 A stage that fails does not stop the later ones, except those that need what it builds. A stage that
 runs no test has failed. The last line is `N passed, N failed`. Logs lie in build/test-logs/.
 """
@@ -20,6 +20,7 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,7 +32,20 @@ ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "test-logs"
 JOBS = str(max(2, os.cpu_count() or 2))
 TAIL_LINES = 80
-FUZZ_SECONDS = 30
+FUZZ_SECONDS = 30  # each target, by `make check-all`
+FUZZ_INPUTS = 10_000_000  # all targets together, by `make fuzz`
+# Targets whose inputs open sockets, write files or shake hands: these many each, the others share
+# the rest.
+FUZZ_SLOW = {
+    "endpoint_fuzz": 200_000,
+    "endpoint_text_fuzz": 200_000,
+    "link_input_fuzz": 100_000,
+    "manifest_fuzz": 200_000,
+    "run_files_fuzz": 100_000,
+    "server_input_fuzz": 50_000,
+    "tape_fuzz": 100_000,
+    "tls_engine_fuzz": 50_000,
+}
 TSAN_LABELS = "^(base|net|sync/server|sync/link|sync/boundary)$"
 
 
@@ -198,21 +212,61 @@ def fuzz_names(listing: str) -> list[str]:
     return sorted(name for name in names if re.fullmatch(r"(?!cmake_)\w+_fuzz", name))
 
 
-def stage_fuzz() -> Count:
-    """Each fuzz target for FUZZ_SECONDS on its kept corpus (fuzz/corpus/TARGET)."""
+def fuzz_runs(names: list[str]) -> dict[str, int]:
+    """How many inputs each target gets, so that together they are at least FUZZ_INPUTS."""
+    slow = {name: FUZZ_SLOW[name] for name in names if name in FUZZ_SLOW}
+    fast = [name for name in names if name not in slow]
+    if not fast:
+        return {name: max(runs, FUZZ_INPUTS // len(slow) + 1) for name, runs in slow.items()}
+    share = -(-(FUZZ_INPUTS - sum(slow.values())) // len(fast))
+    return {name: slow.get(name, share) for name in names}
+
+
+def fuzz_inputs(log: str) -> int:
+    """Inputs that libFuzzer says it ran, 0 if it did not come to say so."""
+    found = re.findall(r"^stat::number_of_executed_units:\s*(\d+)", log, re.MULTILINE)
+    return int(found[-1]) if found else 0
+
+
+def run_fuzz(name: str, program: Path, limit: str) -> tuple[int, int]:
+    """One target on its kept corpus (fuzz/corpus/TARGET, if any): exit code and inputs."""
+    corpus, kept = LOGS / f"corpus-{name}", ROOT / "fuzz" / "corpus" / name
+    corpus.mkdir(parents=True, exist_ok=True)
+    command = [str(program), limit, "-rss_limit_mb=2048", "-len_control=0", "-print_final_stats=1"]
+    command += [f"-artifact_prefix={LOGS}/{name}-", str(corpus)]
+    code = logged(name, command + ([str(kept)] if kept.is_dir() else []), must=False)
+    return code, fuzz_inputs((LOGS / f"{name}.log").read_text(errors="replace"))
+
+
+def fuzz_all(limits: Callable[[list[str]], dict[str, str]]) -> tuple[Count, int]:
+    """Builds all targets, runs as many at once as there are cores; their count and all inputs."""
     folder = ROOT / "build" / "fuzz"
     logged("fuzz", ["cmake", "--preset", "fuzz"])
     names = fuzz_targets(folder)
     logged("fuzz", ["cmake", "--build", str(folder), "-j", JOBS, "--target", *names])
+    programs = {name: next(p for p in folder.rglob(name) if p.is_file()) for name in names}
+    limit = limits(names)
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        results = pool.map(lambda n: run_fuzz(n, programs[n], limit[n]), names)
+        ran = dict(zip(names, results, strict=True))
     count = Count()
-    for name in names:
-        program = next(path for path in folder.rglob(name) if path.is_file())
-        corpus, kept = LOGS / f"corpus-{name}", ROOT / "fuzz" / "corpus" / name
-        corpus.mkdir(parents=True, exist_ok=True)
-        command = [str(program), f"-max_total_time={FUZZ_SECONDS}", "-rss_limit_mb=2048"]
-        command += [f"-artifact_prefix={LOGS}/", str(corpus)]
-        code = logged(name, command + ([str(kept)] if kept.is_dir() else []), must=False)
-        count.add(Count(passed=code == 0, failed=code != 0))
+    for name, (code, inputs) in ran.items():
+        good = code == 0 and inputs > 0
+        print(f"   {name:<24} {inputs:>10,} inputs{'' if good else '  FAILED'}", flush=True)
+        count.add(Count(passed=good, failed=not good))
+    total = sum(inputs for _, inputs in ran.values())
+    print(f"   {'all together':<24} {total:>10,} inputs", flush=True)
+    return count, total
+
+
+def stage_fuzz() -> Count:
+    return fuzz_all(lambda names: {n: f"-max_total_time={FUZZ_SECONDS}" for n in names})[0]
+
+
+def stage_fuzz_inputs() -> Count:
+    count, total = fuzz_all(lambda names: {n: f"-runs={r}" for n, r in fuzz_runs(names).items()})
+    if total < FUZZ_INPUTS and count.failed == 0:
+        raise StageError(f"only {total:,} of {FUZZ_INPUTS:,} inputs were run")
     return count
 
 
@@ -270,7 +324,8 @@ def stages_of(arguments: argparse.Namespace) -> list[Stage]:
     if not arguments.stages:
         return deep if arguments.check_all else normal
     wanted = arguments.stages.split(",")
-    known = {stage.name: stage for stage in normal + deep}
+    alone = [Stage("fuzz-inputs", stage_fuzz_inputs)]
+    known = {stage.name: stage for stage in normal + deep + alone}
     unknown = [name for name in wanted if name not in known]
     if unknown:
         raise SystemExit(f"test: no stage {', '.join(unknown)}; there are {', '.join(known)}")

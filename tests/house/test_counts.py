@@ -89,3 +89,25 @@ def test_fuzz_targets_are_read_from_ninja() -> None:
         "a_fuzz: phony\nb_fuzz.cc.o: CXX\nall: phony\n"
     )
     assert stages.fuzz_names(listing) == ["a_fuzz", "b_fuzz"]
+
+
+def test_fuzz_inputs_are_shared_out_in_full() -> None:
+    names = ["a_fuzz", "b_fuzz", "c_fuzz", *stages.FUZZ_SLOW]
+    runs = stages.fuzz_runs(names)
+    assert list(runs) == names
+    assert sum(runs.values()) >= stages.FUZZ_INPUTS
+    assert all(runs[name] == count for name, count in stages.FUZZ_SLOW.items())
+    assert sum(stages.fuzz_runs(list(stages.FUZZ_SLOW)).values()) >= stages.FUZZ_INPUTS
+
+
+def test_fuzz_inputs_are_read_from_the_last_run() -> None:
+    log = "stat::number_of_executed_units: 12\nx\nstat::number_of_executed_units: 345\n"
+    assert stages.fuzz_inputs(log) == 345
+    assert stages.fuzz_inputs("==1==ERROR: AddressSanitizer") == 0
+
+
+def test_fuzz_stage_with_too_few_inputs_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "fuzz_all", lambda limits: (stages.Count(passed=3), 7))
+    stage = stages.Stage("fuzz-inputs", stages.stage_fuzz_inputs)
+    stages.run_stage(stage, set())
+    assert not stage.good and "only 7 of" in stage.note

@@ -27,8 +27,8 @@ Status CheckpointWriter::write_fragments(Snapshot& snapshot) {
     }
   }
   // Fragments are merged in turn: what has the lowest version is replaced next.
-  std::stable_sort(changed.begin(), changed.end(), [&](std::uint32_t a, std::uint32_t b) {
-    return shares[a].version < shares[b].version;
+  std::sort(changed.begin(), changed.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return std::pair(shares[a].version, a) < std::pair(shares[b].version, b);
   });
   for (const std::uint32_t i : changed) {
     FragmentShare share = std::exchange(shares[i], {});

@@ -9,6 +9,12 @@
 #include "yeto/sync/link/link_impl.h"
 
 namespace yeto::sync {
+namespace {
+
+// The bits of the largest bitmap that a HAVE can hold.
+constexpr std::uint64_t kMostChunks = std::uint64_t{8} << 16;
+
+}  // namespace
 
 void Link::Impl::on_offer(const wire::Offer& offer) {
   if (offer.parts == 0 && offer.transfer <= highest_offer) {
@@ -20,6 +26,12 @@ void Link::Impl::on_offer(const wire::Offer& offer) {
   highest_offer = offer.transfer;
   if (incoming.size() >= kMaxOpenTransfers) {
     send(wire::Have{offer.transfer, 0, strf("{} transfers are open", kMaxOpenTransfers), {}});
+  } else if (offer.bytes > kMostChunks * options.chunk_bytes) {
+    send(wire::Have{offer.transfer,
+                    0,
+                    strf("{} bytes are more chunks of {} than a HAVE can tell of", offer.bytes,
+                         options.chunk_bytes),
+                    {}});
   } else {
     incoming[offer.transfer].offer = offer;
     handler->on_offer(offer);

@@ -405,6 +405,22 @@ TEST_F(LinkTest, DataStreamOutOfRangeIsRefusedAndTheLinkStays) {
   EXPECT_TRUE(syncer_link->is_open());
 }
 
+TEST_F(LinkTest, AnOfferOfMoreChunksThanAHaveCanTellOfIsRefused) {
+  make_raw_session(1);
+  syncer.answer = Recorder::Answer::kLater;
+  constexpr std::uint64_t kMostChunks = std::uint64_t{8} << 16;
+  const std::uint64_t most = kMostChunks * kChunk;
+  raw_offer(1, TransferKind::kBroadcast, most);
+  raw_offer(2, TransferKind::kBroadcast, most + 1);
+  const auto have = std::get<wire::Have>(raw_read());
+  EXPECT_EQ(have.transfer, 2U);
+  EXPECT_EQ(have.accept, 0);
+  EXPECT_NE(have.reason.find("more chunks"), std::string::npos) << have.reason;
+  EXPECT_EQ(syncer.offers.size(), 1U);
+  // The largest bitmap that may follow an offer can be sent.
+  EXPECT_GT(wire::encode(wire::Have{1, 1, {}, Bytes(kMostChunks / 8)}).size(), kMostChunks / 8);
+}
+
 TEST_F(LinkTest, OffersOverTheLimitAreRefusedAndSendersHoldThemBack) {
   make_raw_session(1);
   syncer.answer = Recorder::Answer::kLater;

@@ -30,6 +30,10 @@ struct JobResult {
   std::string trouble;
 };
 
+// Carries out one order at once, on the calling thread; a checkpoint is also written. What a Worker
+// does, without its threads.
+JobResult carry_out(Jobs& jobs, const JobOrder& order);
+
 // Orders that wait. The core orders one job per push, merge and checkpoint in flight, far fewer
 // than this.
 inline constexpr std::size_t kMaxWaitingJobs = 1U << 16;
@@ -59,14 +63,8 @@ class Worker {
     Snapshot snapshot;
   };
   void carry_out(const JobOrder& order);
+  void take_snapshot(const Checkpoint& order);
   void write_checkpoint(Writing writing);
-  JobResult run(const LoadLayout& order);
-  JobResult run(const LoadInit& order);
-  JobResult run(const InspectPush& order);
-  JobResult run(const Merge& order);
-  JobResult run(const MakeImages& order);
-  std::optional<JobResult> run(const Checkpoint& order);
-  JobResult run(const MakeFinals& order);
 
   Jobs& jobs_;
   const std::function<void(JobResult)> deliver_;

@@ -12,8 +12,6 @@ namespace yeto::sync::sim {
 namespace {
 
 constexpr std::uint64_t kCommitDurableBytes = std::uint64_t{256} << 20;
-// Digests of so many versions are kept; a learner never lags more in a run that is alive.
-constexpr std::size_t kDigestsKept = 4096;
 
 bool is_commit_durable(const Plan& plan) {
   const Durability automatic = 12 * plan.layout.values() <= kCommitDurableBytes
