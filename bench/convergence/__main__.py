@@ -2,10 +2,10 @@
 """What does it cost to train apart? Loss of islands against one synchronous run.
 
     make bench BENCH=convergence
-    scripts/bench convergence -- [--only WORDS] [--again]
+    scripts/bench convergence -- [--only WORDS] [--again] [--write]
 
-A Llama of a quarter million parameters on the documentation that comes with Python, one factor at
-a time around a centre, three paired seeds, far from and near the optimum (cells.py). A finished run
+A Llama of a quarter million parameters on the standard library of Python, one factor at a time
+around a centre, three paired seeds, far from and near the optimum (cells.py). A finished run
 is kept in bench/out/convergence/ and not made again: broken off, the benchmark goes on later.
 A gap is (loss of the islands' final values)/(loss of the synchronous run) − 1 at equal tokens,
 steps, rows and learning rate, in percent; the table shows mean and standard error over the seeds.
@@ -30,7 +30,10 @@ from bench.convergence.islands import Shape
 from bench.figures import Figure, print_figure
 
 FOLDER = Path(__file__).resolve().parent
-OUT = FOLDER.parent / "out" / "convergence"
+ROOT = FOLDER.parent.parent
+OUT = ROOT / "bench" / "out" / "convergence"
+PAGE = ROOT / "docs" / "LM_BENCHMARK.md"
+MARKS = ("<!-- table: begin -->\n", "<!-- table: end -->")
 
 
 class Book:
@@ -45,7 +48,9 @@ class Book:
                 self.done[record["key"]] = record["result"]
 
     def key(self, kind: str, regime: Regime, seed: int, what: dict[str, object]) -> str:
-        code = "".join((FOLDER / name).read_text() for name in ("islands.py", "corpus.py"))
+        sources = [FOLDER / name for name in ("islands.py", "corpus.py", "runs.py")]
+        sources += sorted((ROOT / "src" / "yeto" / "merge").glob("*.cc"))
+        code = "".join(path.read_text() for path in sources if not path.stem.endswith("_test"))
         parts = [kind, asdict(regime), seed, STEPS, what, self.sha256, code]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
 
@@ -60,24 +65,26 @@ class Bench:
     def __init__(self, task: runs.Task, book: Book):
         self.task, self.book = task, book
 
-    def synchronous(self, regime: Regime, islands: int, seed: int) -> float:
-        key = self.book.key("synchronous", regime, seed, {"islands": islands})
+    def synchronous(self, regime: Regime, cell: Cell, seed: int) -> float:
+        what = {"islands": cell.islands, "lora": cell.lora}
+        key = self.book.key("synchronous", regime, seed, what)
         if key not in self.book.done:
-            loss = runs.synchronous(self.task, regime, islands, seed)
-            words = f"synchronous {regime.name} {islands} seed {seed}"
+            loss = runs.synchronous(self.task, regime, cell.islands, seed, cell.lora)
+            words = f"synchronous {what} {regime.name} lr {regime.lr} seed {seed}"
             self.book.write(key, words, {"held_out_loss": loss})
         return self.book.done[key]["held_out_loss"]
 
     def gaps(self, cell: Cell, regime: Regime) -> list[float]:
         """In percent, one per seed."""
         out = []
+        regime = replace(regime, lr=regime.lr * cell.lr)
         for seed in SEEDS:
             key = self.book.key("islands", regime, seed, asdict(cell))
             if key not in self.book.done:
                 result = runs.islands(self.task, regime, cell, seed)
                 words = f"{cell.name()} {regime.name} seed {seed}"
                 self.book.write(key, words, asdict(result))
-            base = self.synchronous(regime, cell.islands, seed)
+            base = self.synchronous(regime, cell, seed)
             out.append(100.0 * (self.book.done[key]["held_out_loss"] / base - 1.0))
         return out
 
@@ -94,6 +101,13 @@ def table(rows: dict[Cell, dict[str, list[float]]]) -> str:
         cells = " | ".join(shown(gaps[regime.name]) for regime in REGIMES)
         lines.append(f"| {cell.name()} | {cells} |")
     return "\n".join(lines)
+
+
+def write_page(text: str) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    before, rest = page.split(MARKS[0])
+    after = rest.split(MARKS[1])[1]
+    PAGE.write_text(before + MARKS[0] + text + "\n" + MARKS[1] + after, encoding="utf-8")
 
 
 def print_figures(rows: dict[Cell, dict[str, list[float]]]) -> None:
@@ -114,6 +128,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="cells whose name has these words")
     parser.add_argument("--again", action="store_true", help="make finished runs again")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--write", action="store_true", help=f"the table into {PAGE.name}")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     text = corpus.load()
@@ -127,6 +142,8 @@ def main() -> int:
         told = ", ".join(f"{name} {shown(gaps)} %" for name, gaps in rows[cell].items())
         print(f"{cell.name()}: {told}", flush=True)
     print(table(rows))
+    if arguments.write and len(rows) == len(CELLS):
+        write_page(table(rows))
     print_figures(rows)
     return 0
 

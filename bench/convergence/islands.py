@@ -4,6 +4,9 @@
 Every parameter has a leading dimension M, one slice per island, so that one batched matrix product
 does the work of all islands; nothing else couples them. AdamW acts element by element and the
 gradient is clipped per island, so each slice trains exactly as it would alone.
+
+With `frozen` values only adapters are trained: W·x + 2·B·A·x beside every linear layer (LoRA, Hu et
+al. 2021, section 4.1, with alpha twice the rank).
 """
 
 from __future__ import annotations
@@ -53,6 +56,23 @@ def initial_values(shape: Shape, seed: int) -> dict[str, torch.Tensor]:
     return out
 
 
+LORA_SCALE = 2.0
+
+
+def initial_adapters(shape: Shape, rank: int, seed: int) -> dict[str, torch.Tensor]:
+    """A and B of every linear layer of one island, f32; B is zero."""
+    generator = torch.Generator().manual_seed(seed)
+    out = {}
+    for name, size in parameter_shapes(shape).items():
+        if name.endswith("_proj.weight"):
+            layer = name.removesuffix(".weight")
+            bound = size[1] ** -0.5
+            a = torch.rand((rank, size[1]), generator=generator) * 2 * bound - bound
+            out[f"{layer}.lora_A.weight"] = a
+            out[f"{layer}.lora_B.weight"] = torch.zeros(size[0], rank)
+    return out
+
+
 def rotary(shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
     half = shape.width // shape.heads // 2
     rates = 10000.0 ** (-torch.arange(half) / half)
@@ -63,8 +83,12 @@ def rotary(shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
 class Islands:
     """M islands with equal or different values, their optimizers, and nothing that joins them."""
 
-    def __init__(self, shape: Shape, values: dict[str, torch.Tensor], count: int, lr: float):
+    def __init__(
+        self, shape: Shape, values: dict[str, torch.Tensor], count: int, lr: float,
+        frozen: dict[str, torch.Tensor] | None = None,
+    ):  # fmt: skip
         self.shape, self.count, self.lr = shape, count, lr
+        self.frozen = frozen or {}
         self.values = {
             name: value.expand(count, *value.shape).clone().requires_grad_()
             for name, value in values.items()
@@ -82,7 +106,7 @@ class Islands:
         islands, rows, _ = tokens.shape
         context = tokens.shape[2] - 1
         inputs, targets = tokens[:, :, :-1], tokens[:, :, 1:]
-        embedding = self.values["model.embed_tokens.weight"]
+        embedding = self.value("model.embed_tokens.weight")
         index = inputs.reshape(islands, -1)
         x = torch.gather(embedding, 1, index[:, :, None].expand(-1, -1, self.shape.width))
         for i in range(self.shape.layers):
@@ -96,27 +120,38 @@ class Islands:
 
     def norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
         scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)
-        return x * scale * self.values[name][:, None, :]
+        return x * scale * self.value(name)[:, None, :]
 
-    def linear(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        return torch.bmm(x, self.values[name].transpose(1, 2))
+    def value(self, name: str) -> torch.Tensor:
+        """[M, …]; a frozen value is the same for all islands."""
+        if name in self.values:
+            return self.values[name]
+        value = self.frozen[name]
+        return value.expand(self.count, *value.shape)
+
+    def linear(self, x: torch.Tensor, layer: str) -> torch.Tensor:
+        y = torch.bmm(x, self.value(f"{layer}.weight").transpose(1, 2))
+        if f"{layer}.lora_A.weight" not in self.values:
+            return y
+        a, b = (self.values[f"{layer}.lora_{which}.weight"] for which in "AB")
+        return y + LORA_SCALE * torch.bmm(torch.bmm(x, a.transpose(1, 2)), b.transpose(1, 2))
 
     def layer(self, x: torch.Tensor, name: str, rows: int, context: int) -> torch.Tensor:
         heads, size = self.shape.heads, self.shape.width // self.shape.heads
         y = self.norm(x, f"{name}.input_layernorm.weight")
 
         def heads_of(which: str) -> torch.Tensor:
-            z = self.linear(y, f"{name}.self_attn.{which}.weight")
+            z = self.linear(y, f"{name}.self_attn.{which}")
             return z.view(self.count * rows, context, heads, size).transpose(1, 2)
 
         query, key = self.rotate(heads_of("q_proj")), self.rotate(heads_of("k_proj"))
         z = F.scaled_dot_product_attention(query, key, heads_of("v_proj"), is_causal=True)
         z = z.transpose(1, 2).reshape(self.count, rows * context, self.shape.width)
-        x = x + self.linear(z, f"{name}.self_attn.o_proj.weight")
+        x = x + self.linear(z, f"{name}.self_attn.o_proj")
         y = self.norm(x, f"{name}.post_attention_layernorm.weight")
-        gate = F.silu(self.linear(y, f"{name}.mlp.gate_proj.weight"))
-        up = self.linear(y, f"{name}.mlp.up_proj.weight")
-        return x + self.linear(gate * up, f"{name}.mlp.down_proj.weight")
+        gate = F.silu(self.linear(y, f"{name}.mlp.gate_proj"))
+        up = self.linear(y, f"{name}.mlp.up_proj")
+        return x + self.linear(gate * up, f"{name}.mlp.down_proj")
 
     def rotate(self, x: torch.Tensor) -> torch.Tensor:
         half = x.shape[-1] // 2
@@ -145,7 +180,7 @@ class Islands:
     def held_out_loss(self, tokens: torch.Tensor, island: int = 0) -> float:
         """Of one island's values; `tokens` is [rows, context + 1]."""
         alone = Islands.__new__(Islands)
-        alone.shape, alone.count = self.shape, 1
+        alone.shape, alone.count, alone.frozen = self.shape, 1, self.frozen
         alone.cos, alone.sin = self.cos, self.sin
         alone.values = {n: v[island : island + 1] for n, v in self.values.items()}
         return float(alone.loss(tokens[None]).item())

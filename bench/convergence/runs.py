@@ -17,13 +17,13 @@ import torch
 
 from bench.convergence.cells import STEPS, Cell, Regime
 from bench.convergence.corpus import Corpus
-from bench.convergence.islands import Islands, Shape, cosine_with_warmup, initial_values
+from bench.convergence.islands import Islands, Shape, cosine_with_warmup, initial_adapters, initial_values
 from yeto import _core
 
 ROWS = 8  # of one island's step
 BASE_ROWS = 32
 WARMUP = 10
-EVALUATED_ROWS = 340
+EVALUATED_ROWS = 512
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,19 @@ class Task:
 
     def held_out(self) -> torch.Tensor:
         data, context = self.corpus.held_out, self.shape.context
-        first = torch.arange(min(EVALUATED_ROWS, (len(data) - 1) // context)) * context
+        first = torch.arange(EVALUATED_ROWS) * ((len(data) - context - 1) // EVALUATED_ROWS)
         return data[first[:, None] + torch.arange(context + 1)]
 
     def base(self, regime: Regime) -> dict[str, torch.Tensor]:
         """Values that a run of this regime starts from; made once, kept in the cache."""
-        name = f"{regime.library_steps}-{regime.language_steps}-{self.corpus.sha256[:12]}.pt"
+        name = f"{regime.prose_steps}-{regime.code_steps}-{self.corpus.sha256[:12]}.pt"
         path = self.cache / name
         if path.exists():
             return torch.load(path)
         values = initial_values(self.shape, seed=0)
         generator = torch.Generator().manual_seed(7)
-        stages = ((self.corpus.library, regime.library_steps, 3e-3),
-                  (self.corpus.language, regime.language_steps, 2e-3))  # fmt: skip
+        stages = ((self.corpus.prose, regime.prose_steps, 3e-3),
+                  (self.corpus.code, regime.code_steps, 2e-3))  # fmt: skip
         for data, steps, lr in stages:
             model = Islands(self.shape, values, 1, lr)
             for step in range(steps):
@@ -69,13 +69,21 @@ class Task:
         torch.save(values, path)
         return values
 
+    def model(self, regime: Regime, islands: int, lora: int) -> Islands:
+        """Islands before their first step."""
+        base = self.base(regime)
+        if lora == 0:
+            return Islands(self.shape, base, islands, regime.lr)
+        adapters = initial_adapters(self.shape, lora, seed=0)
+        return Islands(self.shape, adapters, islands, regime.lr, frozen=base)
 
-def synchronous(task: Task, regime: Regime, islands: int, seed: int) -> float:
+
+def synchronous(task: Task, regime: Regime, islands: int, seed: int, lora: int) -> float:
     """Held-out loss of one model that sees the rows of all islands in each step."""
-    model = Islands(task.shape, task.base(regime), 1, regime.lr)
+    model = task.model(regime, 1, lora)
     generator = torch.Generator().manual_seed(1000 + seed)
     for step in range(STEPS):
-        rows = task.rows(task.corpus.language, generator, islands * ROWS)
+        rows = task.rows(task.corpus.code, generator, islands * ROWS)
         model.step(rows[None], cosine_with_warmup(step, STEPS, WARMUP))
     return model.held_out_loss(task.held_out())
 
@@ -85,7 +93,7 @@ class Trainer:
 
     def __init__(self, task: Task, regime: Regime, cell: Cell, seed: int):
         self.task = task
-        self.model = Islands(task.shape, task.base(regime), cell.islands, regime.lr)
+        self.model = task.model(regime, cell.islands, cell.lora)
         self.generator = torch.Generator().manual_seed(1000 + seed)
         self.steps_done = 0
         self.trained: dict[str, torch.Tensor] = {}
@@ -101,7 +109,7 @@ class Trainer:
                         value.copy_(torch.from_numpy(tensors[m][index]).view_as(value))
             share = cosine_with_warmup(min(step, STEPS - 1), STEPS, WARMUP)
             rows = self.task.rows(
-                self.task.corpus.language, self.generator, self.model.count * ROWS
+                self.task.corpus.code, self.generator, self.model.count * ROWS
             )
             self.model.step(rows.view(self.model.count, ROWS, -1), share)
             self.steps_done += 1
@@ -113,7 +121,8 @@ class Trainer:
 def islands(task: Task, regime: Regime, cell: Cell, seed: int) -> Result:
     """Held-out loss of the final values of a run of the cell."""
     trainer = Trainer(task, regime, cell, seed)
-    base = task.base(regime)
+    start = task.model(regime, 1, cell.lora)
+    first = {name: value[0].detach() for name, value in start.values.items()}
     report = _core.simulate(
         settings={
             "seed": seed,
@@ -132,15 +141,15 @@ def islands(task: Task, regime: Regime, cell: Cell, seed: int) -> Result:
             "quorum": max(1, math.floor(cell.islands * (1 - cell.late))),
             "uneven_links": cell.late > 0,
         },
-        tensors=[(name, list(value.shape)) for name, value in base.items()],
-        initial=[value.reshape(-1).numpy() for value in base.values()],
+        tensors=[(name, list(value.shape)) for name, value in first.items()],
+        initial=[value.reshape(-1).numpy() for value in first.values()],
         on_step=trainer.step,
     )
     values = {
         name: torch.from_numpy(flat).view_as(value)
-        for (name, value), flat in zip(base.items(), report["values"], strict=True)
+        for (name, value), flat in zip(first.items(), report["values"], strict=True)
     }
-    final = Islands(task.shape, values, 1, regime.lr)
+    final = Islands(task.shape, values, 1, regime.lr, frozen=start.frozen)
     merged = report["pushes_merged"]
     return Result(
         final.held_out_loss(task.held_out()),

@@ -88,7 +88,7 @@ def torchft_python() -> Path:
 def make_task(options: argparse.Namespace, folder: Path) -> tuple[Task, str]:
     text = corpus.load()
     data = folder / "data.pt"
-    torch.save({"train": text.language, "held_out": text.held_out}, data)
+    torch.save({"train": text.code, "held_out": text.held_out}, data)
     task = Task(
         data=str(data), seed=options.seed, steps=options.steps, warmup=48, rows=options.rows,
         interval=24, fragments=8, lr=2e-3,

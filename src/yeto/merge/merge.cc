@@ -29,10 +29,10 @@ constexpr double kLeastDirection = 1e-12;
 // Directions are summed at the length of the longest delta, so that neither tiny nor huge ones
 // leave f32; within these powers of two.
 constexpr int kUnitExponentMax = 100;
-// auto: μ = 0.9·clamp((c + 0.15)/0.4, 0, 1)
+// auto: μ = 0.9·clamp((c − 0.3)/0.5, 0, 1); docs/LM_BENCHMARK.md has what it was chosen by.
 constexpr double kAutoMomentum = 0.9;
-constexpr double kAutoShift = 0.15;
-constexpr double kAutoRange = 0.4;
+constexpr double kAutoLeast = 0.3;
+constexpr double kAutoRange = 0.5;
 
 // What the kernels read as numbers must begin at a multiple of their size; q4 images are bytes.
 bool aligned(CodecId codec, const void* pointer) {
@@ -230,7 +230,7 @@ PieceMean radial_pass(const PiecePushes& pushes, const std::vector<SeatWeight>& 
 // μ of `auto`: how far the mean goes the way of the momentum.
 float agreed_momentum(const PieceMean& mean) {
   const double c = cosine(mean.dot, mean.square, mean.momentum_square);
-  return static_cast<float>(kAutoMomentum * std::clamp((c + kAutoShift) / kAutoRange, 0.0, 1.0));
+  return static_cast<float>(kAutoMomentum * std::clamp((c - kAutoLeast) / kAutoRange, 0.0, 1.0));
 }
 
 }  // namespace

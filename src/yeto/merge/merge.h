@@ -35,8 +35,8 @@ Result<WeightRule> weight_rule_from_name(std::string_view name);  // kType
 //   nesterov  b ← μb + Δ; Θ ← Θ − lr·(Δ + μb)
 //   sgd       Θ ← Θ − lr·Δ
 //   direct    the same with lr 1
-//   auto      nesterov with μ per tensor piece: 0.9·clamp((cos(Δ, b) + 0.15)/0.4, 0, 1), first
-//   commit 0
+//   auto      nesterov with μ per tensor piece: 0.9·clamp((cos(Δ, b) − 0.3)/0.5, 0, 1), first
+//             commit 0: momentum only where the deltas of successive rounds agree
 enum class OuterKind : std::uint8_t { kNesterov = 0, kSgd = 1, kDirect = 2, kAuto = 3 };
 std::string_view outer_kind_name(OuterKind kind);               // "nesterov", …
 Result<OuterKind> outer_kind_from_name(std::string_view name);  // kType
@@ -45,7 +45,7 @@ struct OuterRule {
   OuterKind kind = OuterKind::kNesterov;
   float lr = 0.7F;
   float momentum = 0.9F;  // of nesterov
-  // The defaults: nesterov 0.7/0.9, sgd 0.28, direct 1, auto 0.7.
+  // The defaults: nesterov 0.7/0.9, sgd 0.28, direct 1, auto 1.
   static OuterRule of(OuterKind kind);
   bool keeps_momentum() const { return kind == OuterKind::kNesterov || kind == OuterKind::kAuto; }
   // kRange for an lr or momentum that is not finite or out of (0, 10], [0, 1).

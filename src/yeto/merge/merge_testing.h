@@ -261,7 +261,7 @@ inline void expect_near_reference(const Case& c, const Outcome& got) {
     if (c.outer.kind == OuterKind::kAuto) {
       const double agree =
           cosine64(delta, std::span<const float>(c.momentum).subspan(piece.offset, piece.count));
-      mu = c.first_commit ? 0.0 : 0.9 * std::clamp((agree + 0.15) / 0.4, 0.0, 1.0);
+      mu = c.first_commit ? 0.0 : 0.9 * std::clamp((agree - 0.3) / 0.5, 0.0, 1.0);
     }
     for (std::size_t i = 0; i < piece.count; ++i) {
       const std::size_t at = piece.offset + i;

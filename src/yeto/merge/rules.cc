@@ -60,8 +60,9 @@ Result<Correction> correction_from_name(std::string_view name) {
 OuterRule OuterRule::of(OuterKind kind) {
   switch (kind) {
     case OuterKind::kNesterov:
-    case OuterKind::kAuto:
       return {kind, 0.7F, 0.9F};
+    case OuterKind::kAuto:
+      return {kind, 1.0F, 0.9F};
     case OuterKind::kSgd:
       return {kind, 0.28F, 0.0F};
     case OuterKind::kDirect:

@@ -132,7 +132,7 @@ TEST(WorkedValues, AutoFollowsTheAgreementWithItsMomentum) {
   Server server(MergeMode::kAvg, OuterRule::of(OuterKind::kAuto), {0.0F, 0.0F});
   server.first_commit = true;
   ASSERT_TRUE(server.merge({{{1, 0}, 1}}));
-  EXPECT_EQ(server.values[0], -0.7F) << "the first commit has no momentum";
+  EXPECT_EQ(server.values[0], -1.0F) << "the first commit has no momentum";
   EXPECT_EQ(server.momentum, (Values{1, 0}));
   server.first_commit = false;
 
@@ -140,15 +140,20 @@ TEST(WorkedValues, AutoFollowsTheAgreementWithItsMomentum) {
   Server agree = server;
   ASSERT_TRUE(agree.merge({{{1, 0}, 1}}));
   EXPECT_EQ(agree.momentum[0], 0.9F + 1.0F);
-  // At a right angle: c = 0, μ = 0.9·0.15/0.4.
+  // Half way: c = 0.6, μ = 0.9·(0.6 − 0.3)/0.5.
+  Server half = server;
+  ASSERT_TRUE(half.merge({{{3, 4}, 1}}));
+  EXPECT_FLOAT_EQ(half.momentum[0], 0.54F + 3.0F);
+  EXPECT_EQ(half.momentum[1], 4.0F);
+  // At a right angle: c = 0, μ = 0.
   Server side = server;
   ASSERT_TRUE(side.merge({{{0, 1}, 1}}));
-  EXPECT_EQ(side.momentum, (Values{static_cast<float>(0.9 * (0.15 / 0.4)), 1.0F}));
+  EXPECT_EQ(side.momentum, (Values{0, 1}));
   // Against it: c = −1, μ = 0.
   Server against = server;
   ASSERT_TRUE(against.merge({{{-1, 0}, 1}}));
   EXPECT_EQ(against.momentum, (Values{-1, 0}));
-  EXPECT_EQ(against.values[0], -0.7F + 0.7F);
+  EXPECT_EQ(against.values[0], -1.0F + 1.0F);
 }
 
 // What is left of one delta beside a momentum: without a share of the old momentum the new one is
