@@ -47,8 +47,9 @@ void Link::Impl::on_withdrawn(std::uint64_t id) {
     return;  // it crossed the end of the transfer
   }
   const Incoming::State state = found->second.state;
-  if (state == Incoming::State::kOffered) {
-    found->second.state = Incoming::State::kWithdrawn;  // until the owner has answered
+  if (state == Incoming::State::kOffered || state == Incoming::State::kWithdrawn) {
+    // It stays until the owner has answered, however often the peer withdraws it.
+    found->second.state = Incoming::State::kWithdrawn;
   } else {
     const auto ended_transfer = incoming.extract(found);
     discard_current(id);

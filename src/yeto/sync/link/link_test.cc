@@ -530,6 +530,25 @@ TEST_F(LinkTest, WithdrawnTransferEndsOnBothSidesInEveryState) {
   EXPECT_LT(syncer_link->counters().bytes_out, body->size()) << "the rest was never sent";
 }
 
+TEST_F(LinkTest, TransferThatIsWithdrawnTwiceMayStillBeAnswered) {
+  make_raw_session(1);
+  syncer.answer = Recorder::Answer::kLater;
+  for (const std::uint64_t transfer : {1, 2}) {
+    wire::Offer withdrawal = raw_offer(transfer, TransferKind::kPush, 5);
+    withdrawal.parts = 0;
+    raw_send(0, withdrawal);
+    raw_send(0, withdrawal);
+  }
+  raw_send(0, wire::LearnerBeat{});
+  EXPECT_TRUE(wait([&] { return syncer.messages.size() == 1; }));
+  ASSERT_EQ(syncer.offers.size(), 2U);
+  syncer.accept(syncer.offers[0]);
+  syncer_link->refuse(2, "not now");
+  EXPECT_TRUE(wait([&] { return syncer.received.size() == 1; }));
+  EXPECT_FALSE(syncer.received.at(1));
+  EXPECT_TRUE(syncer_link->is_open());
+}
+
 TEST_F(LinkTest, WithdrawalMayCrossTheEndOfItsTransfer) {
   make_raw_session(0);
   syncer.finish = false;
