@@ -17,7 +17,13 @@ import torch
 
 from bench.convergence.cells import STEPS, Cell, Regime
 from bench.convergence.corpus import Corpus
-from bench.convergence.islands import Islands, Shape, cosine_with_warmup, initial_adapters, initial_values
+from bench.convergence.islands import (
+    Islands,
+    Shape,
+    cosine_with_warmup,
+    initial_adapters,
+    initial_values,
+)
 from yeto import _core
 
 ROWS = 8  # of one island's step
@@ -108,9 +114,7 @@ class Trainer:
                         value = self.model.values[name][m]
                         value.copy_(torch.from_numpy(tensors[m][index]).view_as(value))
             share = cosine_with_warmup(min(step, STEPS - 1), STEPS, WARMUP)
-            rows = self.task.rows(
-                self.task.corpus.code, self.generator, self.model.count * ROWS
-            )
+            rows = self.task.rows(self.task.corpus.code, self.generator, self.model.count * ROWS)
             self.model.step(rows.view(self.model.count, ROWS, -1), share)
             self.steps_done += 1
         for index, name in enumerate(names):

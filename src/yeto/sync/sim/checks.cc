@@ -240,6 +240,7 @@ void Checks::committed(const TapeRound& round, Nanos now) {
   totals_.responded += round.responded.size();
   totals_.carried += round.carried.size();
   totals_.bytes_in += round.bytes_in;
+  totals_.bytes_out += round.bytes_out;
   if (round.version != versions_[round.fragment] + 1) {
     violate(strf("fragment {} went from version {} to {} in one commit", round.fragment,
                  versions_[round.fragment], round.version));
