@@ -31,7 +31,7 @@ using wire::Direction;
 using wire::Type;
 
 constexpr std::size_t kMostPeers = 6;
-constexpr int kMostSteps = 96;
+constexpr int kMostSteps = 64;
 constexpr Nanos kPatience = 10 * kSecond;
 // Of buffers: images, pushes and layouts of the small run, and what late work may hold.
 constexpr std::uint64_t kMostBufferBytes = std::uint64_t{1} << 20;
@@ -162,6 +162,13 @@ class Syncer {
     }
   }
   void perform(const FreeBuffer& action) { jobs_->free(action.buffer); }
+  // What a checkpoint would hold is put together; writing it is no input's business.
+  void perform(const Checkpoint& action) {
+    loop_.post([this, action] {
+      const bool ok = jobs_->snapshot(action.state).has_value();
+      feed(Checkpointed{action.job, ok, ok ? "" : "no snapshot"});
+    });
+  }
   void perform(const Tape& action) {
     YETO_CHECK(tape_line({1.0, seq_++, 1}, action.record, {}).find('\n') == std::string::npos,
                "a record of several lines");
@@ -194,7 +201,6 @@ class Script {
       step();
       turn();
     }
-    syncer_.show();
     peers_.clear();
     syncer_.wait_until_nobody_is_here();
     syncer_.pass_time(600 * kSecond);
